@@ -1,0 +1,1 @@
+"""What a model is: files, configuration, weights, tokenizer, chat template."""

@@ -1,0 +1,1 @@
+"""How a model runs: the Runner protocol, the KV pool, and the runners that implement it."""

@@ -1,0 +1,113 @@
+"""The Runner protocol: one forward pass over a ragged batch. No sampling, no loops, no policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.tree import Draft, ancestor_mask, depths
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerInfo:
+    """What the engine needs to know of a model."""
+
+    vocab_size: int
+    layers: int
+    context: int
+    """Most tokens of a sequence, prompt included."""
+    block_size: int
+    """Token positions in a KV block."""
+    block_bytes: int
+    """Memory of one KV block, all layers, keys and values."""
+    can_rewind: bool = True
+    """False where a rejected token cannot be taken back out of the state (recurrent and hybrid models)."""
+    name: str = ""
+    """The runner's name: openvino, torch, toy."""
+    weights: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Span:
+    """The rows of one sequence in a batch."""
+
+    tokens: NDArray[np.int64]
+    """[rows], the tokens whose keys and values this pass adds to the cache, at slots cached … cached + rows - 1."""
+    cached: int
+    """Token positions of this sequence that are in the cache already."""
+    blocks: NDArray[np.int32]
+    """Block table; block i holds slots i * block_size …; at least ceil((cached + rows) / block_size) long."""
+    wanted: NDArray[np.int32]
+    """Rows of this span to answer, ascending."""
+    positions: NDArray[np.int64] | None = None
+    """[rows], or None for cached, cached + 1, …"""
+    mask: NDArray[np.bool_] | None = None
+    """[rows, rows], which row sees which; None is causal. Every row sees all that is cached (within its window)."""
+
+    @classmethod
+    def causal(cls, tokens: Sequence[int], cached: int, blocks: NDArray[np.int32], wanted: Sequence[int]) -> Span:
+        return cls(np.asarray(tokens, np.int64), cached, blocks, np.asarray(wanted, np.int32))
+
+    @classmethod
+    def drafted(cls, pending: int, draft: Draft, cached: int, blocks: NDArray[np.int32]) -> Span:
+        """The pending token and a draft after it; every row is answered."""
+        tokens = np.array([pending, *draft.tokens], np.int64)
+        wanted = np.arange(len(tokens), dtype=np.int32)
+        if draft.is_chain:
+            return cls(tokens, cached, blocks, wanted)
+        positions = cached + np.array([0, *depths(draft.parents)], np.int64)
+        return cls(tokens, cached, blocks, wanted, positions, ancestor_mask(draft.parents))
+
+    @property
+    def row_positions(self) -> NDArray[np.int64]:
+        if self.positions is not None:
+            return self.positions
+        return np.arange(self.cached, self.cached + len(self.tokens), dtype=np.int64)
+
+    @property
+    def row_mask(self) -> NDArray[np.bool_]:
+        if self.mask is not None:
+            return self.mask
+        return np.tri(len(self.tokens), dtype=np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What a forward pass returns beside the logits of the wanted rows."""
+
+    hidden: tuple[int, ...] = ()
+    """Layers after which the hidden state of every wanted row is returned (0 is the first layer)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Output:
+    """Answers for the wanted rows of all spans, in order. Valid until the runner's next forward."""
+
+    logits: NDArray[np.float32]
+    """[wanted, vocabulary]"""
+    hidden: dict[int, NDArray[np.float32]]
+    """layer -> [wanted, width]"""
+
+
+class Runner(Protocol):
+    """A model that can run. Keys and values live in blocks that the caller numbers."""
+
+    @property
+    def info(self) -> RunnerInfo: ...
+
+    def allocate(self, blocks: int) -> None:
+        """Make room for this many KV blocks, dropping what was cached.
+
+        Raises:
+            OutOfMemory: there is not that much memory.
+        """
+
+    def forward(self, spans: Sequence[Span], want: Want = Want()) -> Output:
+        """Run all spans in one pass; their tokens' keys and values are then cached."""
+
+    def move(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
+        """Copy cached token slots (block * block_size + offset); every source is read before any target is written."""
