@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.law import Law
-from paceline.core.types import SamplingParams, TokenLogprob
+from paceline.core.types import LARGEST, SamplingParams, TokenLogprob
 
 Logits = NDArray[np.float32]
 
@@ -56,7 +56,9 @@ def law(logits: Logits, shaping: Shaping, output: Sequence[int]) -> Law:
     if params.temperature == 0:
         return Law.point(int(np.argmax(logits)))
     ids, highest = _highest(logits, params.top_k)
-    scores = highest.astype(np.float64) / params.temperature
+    scores = highest.astype(np.float64)
+    with np.errstate(over="ignore"):  # below the highest, a tiny temperature rightly ends at -inf
+        scores = (scores - scores.max()) / params.temperature
     log_p = scores - _log_sum_exp(scores)
     if params.top_p < 1:
         ids, log_p = _nucleus(ids, log_p, params.top_p)
@@ -79,7 +81,7 @@ def shape(logits: Logits, shaping: Shaping, output: Sequence[int]) -> Logits:
         used, counts = np.unique(np.array(output, np.int64), return_counts=True)
         shaped[used] -= (params.presence_penalty + params.frequency_penalty * counts).astype(np.float32)
     for token, bias in params.logit_bias.items():
-        shaped[token] += bias
+        shaped[token] += max(bias, -LARGEST)  # -inf on every token would leave no law
     banned = _banned(shaping, output)
     if banned and np.isfinite(np.delete(shaped, banned)).any():
         shaped[banned] = -np.inf
@@ -129,6 +131,6 @@ def logprob(logits: Logits, token: int, top: int) -> TokenLogprob:
     """Return the log-probability of `token` and the `top` most probable tokens under the logits as they are."""
     wide = logits.astype(np.float64)
     total = _log_sum_exp(wide)
-    order = np.argpartition(-wide, min(top, len(wide) - 1))[:top]
-    order = order[np.lexsort((order, -wide[order]))]
-    return TokenLogprob(token, float(wide[token] - total), tuple((int(i), float(wide[i] - total)) for i in order))
+    ids, _ = _highest(logits, max(top, 1))
+    best = ids[np.lexsort((ids, -wide[ids]))][:top]
+    return TokenLogprob(token, float(wide[token] - total), tuple((int(i), float(wide[i] - total)) for i in best))

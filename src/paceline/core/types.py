@@ -17,6 +17,8 @@ RULES: tuple[Rule, ...] = ("coupled", "ratio", "block", "typical")
 MODES: tuple[Mode, ...] = ("auto", "off", "always")
 ROOT = -1
 """The parent of a draft's first nodes: the pending token."""
+LARGEST = 1e30
+"""Bound of what is added to or multiplied with logits, which are float32 and must stay finite."""
 
 
 def _require(ok: bool, option: str, given: object, allowed: str) -> None:
@@ -55,6 +57,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to a token's logit; -inf bans it, unless no other token is left."""
     bad_words: tuple[str, ...] = ()
     """Strings whose token sequences are never completed."""
     logprobs: int | None = None
@@ -67,13 +70,17 @@ class SamplingParams:
         _require(self.top_k >= 0, "top_k", self.top_k, "0 (all) or more")
         _require(0 <= self.min_p <= 1, "min_p", self.min_p, "0 to 1")
         _require(self.seed is None or 0 <= self.seed < 2**64, "seed", self.seed, "0 to 2^64-1")
-        _require(all(self.stop), "stop", self.stop, "non-empty strings")
-        _require(all(self.bad_words), "bad_words", self.bad_words, "non-empty strings")
+        for name in ("stop", "bad_words"):
+            given = getattr(self, name)  # a bare string would pass for a sequence of its characters
+            _require(not isinstance(given, str) and all(given), name, given, "a tuple of non-empty strings")
+        _require(all(token >= 0 for token in self.stop_token_ids), "stop_token_ids", self.stop_token_ids, "0 or more")
         _require(0 <= self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens, "0 to max_tokens")
-        _require(0 < self.repetition_penalty < math.inf, "repetition_penalty", self.repetition_penalty, "above 0")
+        repetition = self.repetition_penalty
+        _require(1 / LARGEST <= repetition <= LARGEST, "repetition_penalty", repetition, "above 0 (1e-30 to 1e30)")
         for name in ("presence_penalty", "frequency_penalty"):
-            _require(math.isfinite(getattr(self, name)), name, getattr(self, name), "a finite number")
-        _require(not any(map(math.isnan, self.logit_bias.values())), "logit_bias", self.logit_bias, "numbers")
+            _require(abs(getattr(self, name)) <= LARGEST, name, getattr(self, name), "a finite number (to ±1e30)")
+        biased = all(t >= 0 and (b == -math.inf or abs(b) <= LARGEST) for t, b in self.logit_bias.items())
+        _require(biased, "logit_bias", self.logit_bias, "token ids from 0 with finite numbers (to ±1e30) or -inf")
         _require(self.logprobs is None or 0 <= self.logprobs <= 20, "logprobs", self.logprobs, "0 to 20, or none")
 
 

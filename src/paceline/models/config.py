@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from paceline.errors import CorruptModel
+
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma3", "phi3", "gpt2")
 
 
@@ -63,6 +65,17 @@ class ModelConfig:
     bos_id: int | None = None
     biases: frozenset[str] = frozenset()
     """Of q, k, v, o, gate, up, down: the linear maps that have a bias."""
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "width", "layers", "heads", "kv_heads", "head_dim", "ffn_width", "context"):
+            if not 0 < getattr(self, name) < 2**31:
+                raise CorruptModel(
+                    f"the model's {name} is {getattr(self, name)!r}; allowed: 1 to 2^31; download it again"
+                )
+        if self.heads % self.kv_heads:
+            raise CorruptModel(
+                f"the model has {self.heads} heads over {self.kv_heads} key-value heads, which do not divide"
+            )
 
     @property
     def parameters(self) -> int:

@@ -26,6 +26,8 @@ class RunnerInfo:
     """Memory of one KV block, all layers, keys and values."""
     can_rewind: bool = True
     """False where a rejected token cannot be taken back out of the state (recurrent and hybrid models)."""
+    tree_context: int | None = None
+    """Trees are exact only while a sequence, drafted rows included, is no longer than this; None is always."""
     name: str = ""
     """The runner's name: openvino, torch, toy."""
     weights: str = ""

@@ -1,0 +1,1 @@
+"""The CPU default: a graph that we build ourselves from OpenVINO operations, with paged attention."""
