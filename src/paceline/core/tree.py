@@ -166,3 +166,15 @@ def merge(drafts: Sequence[Draft]) -> Draft:
             place[node] = known[key]
             confidence[place[node]] = max(confidence[place[node]], draft.confidence[node])
     return Draft(tuple(tokens), tuple(parents), tuple(confidence), tuple(source))
+
+
+def best_chain(draft: Draft) -> Draft:
+    """Return the branch that always goes on with the most confident child; of equals the first."""
+    below: dict[int, list[int]] = {}
+    for node, parent in enumerate(draft.parents):
+        below.setdefault(parent, []).append(node)
+    kept, node = [], ROOT
+    while node in below:
+        node = max(below[node], key=lambda n: draft.confidence[n])
+        kept.append(node)
+    return select(draft, kept)

@@ -107,7 +107,7 @@ def block_acceptance(weights: list[float], i: int, p: Law, q: Law | None) -> flo
     if q is None:
         return weights[i]
     excess = float(p.excess(q, weights[i]).sum())
-    room = excess + 1 - weights[i]
+    room = excess + (1 - weights[i])  # bracketed, for 1 would swallow a small excess
     return excess / room if room > 0 else 1.0
 
 

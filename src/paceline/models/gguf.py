@@ -95,14 +95,29 @@ class Fields:
         return value
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a GGUF file.
+def fingerprint(path: Path) -> str:
+    """Return the digest of a file's content.
+
+    Raises:
+        ModelNotFound: there is no such file.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ModelNotFound(
+            f"{path} cannot be read ({error.strerror}); give a .gguf file, a directory or a hub id"
+        ) from None
+
+
+def read_checkpoint(path: Path, reader: gguf.GGUFReader | None = None) -> Checkpoint:
+    """Read a GGUF file, given also its reader where it is open already.
 
     Raises:
         ModelNotFound, CorruptModel: as `open_gguf`.
         UnsupportedModel: the architecture, or something it needs, is not known here.
     """
-    reader = open_gguf(path)
+    reader = reader or open_gguf(path)
     try:
         config = _config(Fields(reader, path.name), {t.name: t for t in reader.tensors}, path.name)
     except (TypeError, ValueError, ArithmeticError) as error:
@@ -236,8 +251,7 @@ class GGUFWeights:
 
     @cached_property
     def fingerprint(self) -> str:
-        with self._path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return fingerprint(self._path)
 
     def read(self, name: str) -> NDArray[np.float32]:
         return np.concatenate(list(self.rows(name, 1 << 40)))

@@ -46,12 +46,13 @@ class Source:
     """Where a tensor of ours comes from."""
 
     name: str
-    part: slice = slice(None)
-    """Its rows, where several matrices are stored as one."""
+    start: int = 0
+    """Its first row, where several matrices are stored as one."""
+    stop: int | None = None
     of: int | None = None
     """Rows of the whole, where this is a part."""
     transposed: bool = False
-    """Stored [in, out]; `part` counts columns then."""
+    """Stored [in, out]; rows are the stored columns then."""
     offset: float = 0.0
     """Added to every number."""
 
@@ -90,7 +91,7 @@ class HFWeights:
 
 def _bits(shards: Shards, source: Source) -> NDArray[Any]:
     view = shards.tensors[source.name].view()
-    return (view.T if source.transposed else view)[source.part]
+    return (view.T if source.transposed else view)[source.start : source.stop]
 
 
 def _stable(config: ModelConfig) -> str:
@@ -152,7 +153,7 @@ def _linear_names(config: ModelConfig) -> Iterable[tuple[str, Source]]:
 def _parts(name: str, sizes: Mapping[str, int]) -> Iterable[tuple[str, Source]]:
     start, total = 0, sum(sizes.values())
     for part, size in sizes.items():
-        yield part, Source(name, slice(start, start + size), total)
+        yield part, Source(name, start, start + size, total)
         start += size
 
 

@@ -33,6 +33,8 @@ _ACTIVATIONS: Mapping[str, Literal["silu", "gelu_tanh"]] = {
     "gelu_new": "gelu_tanh",
 }
 _QKVO = frozenset("qkvo")
+_MOST_LAYERS = 10_000
+"""A damaged count must not become a list of a billion layers."""
 _BASE: dict[str, Any] = {"rms_norm_eps": 1e-6, "hidden_act": "silu"}
 # What an absent key means to transformers' class for the family.
 _DEFAULTS: Mapping[str, dict[str, Any]] = {
@@ -70,10 +72,7 @@ def translate(path: Path, keys: Mapping[str, Any], generation: Mapping[str, Any]
     found.refuse("quantization_config", "attn_logit_softcapping", "final_logit_softcapping")
     found.refuse("use_bidirectional_attention", "scale_attn_by_inverse_layer_idx", "add_cross_attention")
     tokens = _Tokens(found, generation)
-    config = _gpt2(found, tokens) if found.family == "gpt2" else _rotary(found, tokens)
-    if config.heads % config.kv_heads:
-        raise found.corrupt(f"{config.heads} heads cannot share {config.kv_heads} key and value heads")
-    return config
+    return _gpt2(found, tokens) if found.family == "gpt2" else _rotary(found, tokens)
 
 
 def _family(path: Path, keys: Mapping[str, Any]) -> str:
@@ -105,7 +104,9 @@ class _Keys:
         return self.given.get(key, _DEFAULTS[self.family].get(key, _BASE.get(key)))
 
     def section(self, key: str) -> dict[str, Any]:
-        value = self.get(key)
+        return self.check_section(key, self.get(key))
+
+    def check_section(self, key: str, value: Any) -> dict[str, Any]:
         if value is not None and not isinstance(value, dict):
             raise self.corrupt(f"{key} is {value!r}; an object is needed")
         return value or {}
@@ -113,8 +114,9 @@ class _Keys:
     def size(self, key: str, default: int | None = None) -> int:
         value = self.get(key)
         value = default if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-            raise self.corrupt(f"{key} is {value!r}; a positive integer is needed")
+        most = _MOST_LAYERS if key == "num_hidden_layers" else 2**31 - 1
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
+            raise self.corrupt(f"{key} is {value!r}; an integer from 1 to {most} is needed")
         return value
 
     def number(self, key: str) -> float:
@@ -162,7 +164,7 @@ def _ids(keys: _Keys, value: Any) -> Iterable[int]:
 
 
 def _activation(keys: _Keys, key: str) -> Literal["silu", "gelu_tanh"]:
-    name = keys.get(key)
+    name = str(keys.get(key))
     if name not in _ACTIVATIONS:
         raise keys.unsupported(f"{key} {name}")
     return _ACTIVATIONS[name]
@@ -259,7 +261,10 @@ def _layer_kinds(keys: _Keys, layers: int) -> list[str]:
             every = keys.size("sliding_window_pattern", 6)
             wide = [(i + 1) % every == 0 for i in range(layers)]
         else:
-            wide = [i < keys.get("max_window_layers") for i in range(layers)]
+            first = keys.get("max_window_layers")
+            if not isinstance(first, int):
+                raise keys.corrupt(f"max_window_layers is {first!r}; an integer is needed")
+            wide = [i < first for i in range(layers)]
         return ["full_attention" if w else "sliding_attention" for w in wide]
     if not isinstance(kinds, list) or len(kinds) != layers:
         raise keys.corrupt(f"layer_types must list {layers} kinds")
@@ -291,8 +296,8 @@ class _Rope:
         given = keys.section("rope_parameters")
         if given and not given.keys() & {"full_attention", "sliding_attention"}:
             raise keys.corrupt("rope_parameters of gemma3 are given by layer type: full_attention, sliding_attention")
-        wide = (given.get("full_attention") or {}) | keys.section("rope_scaling")
-        local = given.get("sliding_attention") or {}
+        wide = keys.check_section("full_attention", given.get("full_attention")) | keys.section("rope_scaling")
+        local = keys.check_section("sliding_attention", given.get("sliding_attention"))
         if _scaling(keys, local) is not None:
             raise keys.unsupported("scaled rotary embeddings in sliding-window layers")
         theta = wide.get("rope_theta", keys.given.get("rope_theta", 1e6))

@@ -1,0 +1,1 @@
+"""Who guesses: the Drafter protocol, the drafters, and their registry."""

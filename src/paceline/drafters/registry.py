@@ -1,0 +1,81 @@
+"""Drafters by name. Others are found by the entry point group `paceline.drafters`: name -> Factory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.drafters.base import Drafter
+from paceline.drafters.lookup import Lookup
+from paceline.drafters.model import ModelDrafter
+from paceline.errors import OptionError
+from paceline.runners.base import Runner, RunnerInfo
+from paceline.runners.kv import Pool
+
+GROUP = "paceline.drafters"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftModel:
+    """A drafter's model, loaded."""
+
+    runner: Runner
+    pool: Pool
+    vocabulary: NDArray[np.int64] | None = None
+    """Token ids of its logits; None when they are all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a drafter may be made of."""
+
+    target: RunnerInfo
+    model: DraftModel | None = None
+
+
+Factory = Callable[[Surroundings], Drafter]
+
+
+def _lookup(given: Surroundings) -> Drafter:
+    return Lookup()
+
+
+def _model(given: Surroundings) -> Drafter:
+    if given.model is None:
+        raise OptionError("drafters has 'model', which needs a draft model; name one with --draft")
+    return ModelDrafter(given.model.runner, given.model.pool, given.model.vocabulary)
+
+
+BUILT_IN: dict[str, Factory] = {"lookup": _lookup, "model": _model}
+"""In the order in which they are asked: the free ones first."""
+
+
+def known() -> dict[str, Callable[[], Factory]]:
+    """Return every drafter's name and what loads its factory; built-in names cannot be taken."""
+    found: dict[str, Callable[[], Factory]] = {point.name: point.load for point in entry_points(group=GROUP)}
+    return found | {name: lambda factory=factory: factory for name, factory in BUILT_IN.items()}
+
+
+def choose(names: Sequence[str] | None, has_model: bool) -> tuple[str, ...]:
+    """Return the drafters to use: those named, or for None ("auto") the built-in ones that can be had.
+
+    Raises:
+        OptionError: a name is unknown.
+    """
+    if names is None:
+        return tuple(name for name in BUILT_IN if name != "model" or has_model)
+    there = known()
+    for name in names:
+        if name not in there:
+            raise OptionError(f"drafters has {name!r}; allowed: {', '.join(sorted(there))}, or auto or none alone")
+    return tuple(dict.fromkeys(names))
+
+
+def make(names: Sequence[str], given: Surroundings) -> dict[str, Drafter]:
+    """Make drafters by name."""
+    there = known()
+    return {name: there[name]()(given) for name in names}

@@ -1,0 +1,1 @@
+"""Continuous batching around one step: schedule, plan, draft, trim, forward, walk, commit, observe."""

@@ -1,0 +1,175 @@
+"""From options to an engine: find the models, plan the memory, load, and put the parts together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from paceline.drafters import registry
+from paceline.drafters.registry import DraftModel, Surroundings
+from paceline.drafters.trim import frequent
+from paceline.engine import memory
+from paceline.engine.drafting import DraftDesk
+from paceline.engine.engine import Engine
+from paceline.engine.memory import MemoryPlan
+from paceline.engine.options import CONTEXT, Options, settle_weights
+from paceline.engine.scheduler import Scheduler
+from paceline.engine.text import TextStream
+from paceline.errors import OptionError, UnsupportedModel
+from paceline.governor.fixed import Fixed
+from paceline.models import cache, toy
+from paceline.models.cache import Progress
+from paceline.models.load import Model, load
+from paceline.models.source import resolve
+from paceline.models.vocabulary import require_native
+from paceline.runners.base import Runner
+from paceline.runners.kv import Pool
+from paceline.runners.openvino.quantise import Precision
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """What the options come to, before anything large is loaded or allocated."""
+
+    options: Options
+    target: Model
+    draft: Model | None
+    runner: str
+    weights: Precision
+    draft_weights: Precision
+    context: int
+    drafters: tuple[str, ...]
+    memory: MemoryPlan | None
+    """None for runners that plan their own."""
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV pool holds: every sequence's context, or as much as fits a quarter of what is free."""
+        return _kv_tokens(self.options, self.target, self.weights, self.context)
+
+
+def choose(options: Options, progress: Progress = cache.silent) -> Chosen:
+    """Read the models' descriptions and settle what is "auto".
+
+    Raises:
+        ModelError, OptionError, VocabularyError: the models or options do not go together.
+    """
+    target = load(resolve(options.model), progress)
+    draft = load(resolve(options.draft), progress) if options.draft else None
+    if draft is not None:
+        require_native(target.tokenizer, draft.tokenizer)
+    runner = _runner_name(options, target)
+    is_toy = target.source.kind == "toy"
+    config = target.checkpoint.config if target.checkpoint else None
+    weights = settle_weights(options.weights, config, is_toy) if config else "fp32"
+    if runner == "torch":
+        weights = options.weights or "fp32"
+    draft_weights = options.draft_weights or ("fp32" if is_toy else "int4")
+    context = _context(options, config.context if config else 512)
+    drafters = registry.choose(options.drafters, draft is not None) if options.speculate else ()
+    plan = None
+    if runner == "openvino" and config is not None:
+        beside = draft.checkpoint.config if draft and draft.checkpoint else None
+        tokens = _kv_tokens(options, target, weights, context)
+        plan = memory.plan(config, weights, tokens, options.prefill_rows, (beside, draft_weights) if beside else None)
+    return Chosen(options, target, draft, runner, weights, draft_weights, context, drafters, plan)
+
+
+def build(chosen: Chosen, progress: Progress = cache.silent) -> Engine:
+    """Load everything and return an engine that is ready.
+
+    Raises:
+        OutOfMemory: the plan does not fit what is free.
+    """
+    if chosen.memory is not None:
+        chosen.memory.require()
+    options, target = chosen.options, chosen.target
+    runner = _load_runner(chosen, progress)
+    context = min(chosen.context, runner.info.context)
+    pool = _pool(runner, chosen.kv_tokens, options.prefix_cache)
+    surroundings = Surroundings(runner.info, _draft_model(chosen, progress) if "model" in chosen.drafters else None)
+    desk = DraftDesk(registry.make(chosen.drafters, surroundings), runner.info)
+    return Engine(
+        target=runner,
+        pool=pool,
+        scheduler=Scheduler(pool, options.sequences, options.prefill_rows),
+        desk=desk,
+        governor=Fixed(options.max_draft),
+        text=lambda request: TextStream(target.tokenizer, request),
+        eos_ids=target.eos_ids,
+        context=context,
+    )
+
+
+def _runner_name(options: Options, target: Model) -> str:
+    kind = target.source.kind
+    if kind == "toy" and target.checkpoint is None:
+        return "toy"
+    if options.runner == "torch" and kind != "directory":
+        raise OptionError(
+            f"runner is 'torch' and the model is a {kind}; it runs Hugging Face directories and hub ids only"
+        )
+    if target.checkpoint is None:
+        if options.runner == "openvino":
+            raise UnsupportedModel(target.unsupported)
+        return "torch"
+    return "openvino" if options.runner == "auto" else options.runner
+
+
+def _context(options: Options, trained: int) -> int:
+    if options.context is not None and options.context > trained:
+        raise OptionError(f"context is {options.context}; allowed: 2 to {trained}, which this model was trained for")
+    return options.context or min(trained, CONTEXT)
+
+
+def _kv_tokens(options: Options, target: Model, weights: Precision, context: int) -> int:
+    config = target.checkpoint.config if target.checkpoint else None
+    if config is None:
+        return context * options.sequences
+    affordable = memory.free_bytes() // 4 // memory.kv_bytes(config, weights, 1024) * 1024
+    return max(context, min(context * options.sequences, affordable))
+
+
+def _load_runner(chosen: Chosen, progress: Progress) -> Runner:
+    target = chosen.target
+    if chosen.runner == "toy":
+        from paceline.runners.toy import ToyRunner
+
+        law = toy.law(str(target.source.path))
+        assert law is not None
+        return ToyRunner(law)
+    if chosen.runner == "torch":
+        return _load_torch(chosen)
+    assert target.checkpoint is not None
+    from paceline.runners.openvino.runner import OpenVINORunner
+
+    return OpenVINORunner(target.checkpoint, chosen.weights, progress=progress)
+
+
+def _load_torch(chosen: Chosen) -> Runner:
+    from paceline.runners import torch
+
+    if chosen.weights not in ("fp32", "bf16"):
+        raise OptionError(f"weights is {chosen.weights!r}; the torch runner allows: fp32, bf16")
+    return torch.load(chosen.target.source.path, chosen.options.device, chosen.weights)
+
+
+def _draft_model(chosen: Chosen, progress: Progress) -> DraftModel:
+    draft, options = chosen.draft, chosen.options
+    if draft is None:
+        raise OptionError("drafters has 'model', which needs a draft model; name one with --draft")
+    if draft.checkpoint is None:
+        alone = replace(chosen, target=draft, runner=_runner_name(options, draft), weights="fp32")
+        runner, vocabulary = _load_runner(alone, progress), None
+    else:
+        from paceline.runners.openvino.runner import OpenVINORunner
+
+        size = options.draft_vocabulary
+        vocabulary = frequent(draft.tokenizer, size, draft.eos_ids) if size else None
+        runner = OpenVINORunner(draft.checkpoint, chosen.draft_weights, vocabulary, progress=progress)
+    return DraftModel(runner, _pool(runner, chosen.kv_tokens, options.prefix_cache), vocabulary)
+
+
+def _pool(runner: Runner, tokens: int, reuse: bool) -> Pool:
+    blocks = -(-tokens // runner.info.block_size)
+    runner.allocate(blocks)
+    return Pool(blocks, runner.info.block_size, runner.move, reuse and runner.info.can_rewind)

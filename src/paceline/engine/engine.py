@@ -1,0 +1,261 @@
+"""The step: one forward of the target, and what it confirms."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from paceline.core.law import Law
+from paceline.core.sampling import Logits, law
+from paceline.core.tree import EMPTY, Draft
+from paceline.core.types import Completion, Event, Request
+from paceline.core.verify import verify
+from paceline.engine.drafting import DraftDesk
+from paceline.engine.scheduler import Plan, Scheduler
+from paceline.engine.sequence import Clocked, LiveSequence, Text
+from paceline.errors import RequestError
+from paceline.governor.base import Governor, Outcome, Reason, StepReport
+from paceline.runners.base import Output, Runner, Span
+from paceline.runners.kv import Pool
+
+log = logging.getLogger(__name__)
+
+TextFactory = Callable[[Request], Text]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deciding:
+    """A sequence whose next token, or tokens, this step settles."""
+
+    seq: LiveSequence
+    drafted: Draft
+    verified: Draft
+    rows: list[Logits]
+    """The target's logits after the pending token and after each verified node."""
+
+
+class Engine:
+    """Runs requests until they are finished. Single thread; `step` does everything.
+
+    Args:
+        target: the model whose text this is; its blocks are allocated.
+        pool: the target's KV pool.
+        eos_ids: tokens that end a text unless a request ignores them.
+        context: most tokens of a sequence.
+        text: makes the text stream of a request.
+    """
+
+    def __init__(
+        self,
+        target: Runner,
+        pool: Pool,
+        scheduler: Scheduler,
+        desk: DraftDesk,
+        governor: Governor,
+        text: TextFactory,
+        eos_ids: Sequence[int] = (),
+        context: int | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.target, self.pool, self.scheduler, self.desk, self.governor = target, pool, scheduler, desk, governor
+        self._text, self._eos, self._clock = text, frozenset(eos_ids), clock
+        self.context = min(context or target.info.context, target.info.context)
+        self._live: dict[int, LiveSequence] = {}
+        self._finished: dict[int, Completion] = {}
+        self._pending_events: list[Event] = []
+        self._next_id = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits, runs or has news."""
+        return not self._live and not self._pending_events
+
+    def add(self, request: Request) -> int:
+        """Queue a request and return its id.
+
+        Raises:
+            RequestError: its prompt is empty, names tokens that do not exist, or leaves no room in the context or
+                in the KV pool.
+        """
+        self._check(request)
+        given = request.sampling
+        seq = LiveSequence(
+            id=self._next_id,
+            request=request,
+            seed=secrets.randbits(64) if given.seed is None else given.seed,
+            ending=frozenset(given.stop_token_ids) | (frozenset() if given.ignore_eos else self._eos),
+            context=self.context,
+            text=self._text(request),
+            clock=Clocked(self._clock()),
+        )
+        self._next_id += 1
+        self._live[seq.id] = seq
+        self.scheduler.add(seq)
+        self.desk.begin(seq)
+        return seq.id
+
+    def abort(self, request_id: int) -> None:
+        """End a request where it stands; its event comes with the next step. Unknown ids are finished already."""
+        seq = self._live.get(request_id)
+        if seq is not None:
+            self._pending_events.append(seq.fail("abort"))
+            self._release(seq)
+
+    def completion(self, request_id: int) -> Completion:
+        """Hand over a finished request, once."""
+        return self._finished.pop(request_id)
+
+    def forget(self, request_ids: Iterable[int]) -> None:
+        """Drop completions and news of finished requests that nobody will ask for."""
+        gone = set(request_ids)
+        self._pending_events = [event for event in self._pending_events if event.request_id not in gone]
+        for request_id in gone:
+            self._finished.pop(request_id, None)
+
+    def step(self) -> list[Event]:
+        """Run one forward of the target and commit what it confirms."""
+        start = self._clock()
+        events, self._pending_events = self._pending_events, []
+        plan = self.scheduler.next()
+        if not plan:
+            return events
+        limits = self.governor.plan(plan.decoding)
+        before = self._clock()
+        drafts = self.desk.propose(plan.decoding, limits)
+        drafted = self._clock()
+        verified = self._fit(plan.decoding, self.governor.trim(plan.decoding, drafts))
+        ready = self._clock()
+        output = self._forward(plan, verified)
+        answered = self._clock()
+        outcomes: list[Outcome] = []
+        for deciding in self._deciding(plan, drafts, verified, output):
+            events.append(self._decide(deciding, outcomes))
+        total = self._clock() - start
+        draft_s, forward_s = drafted - before, answered - ready
+        self._account(
+            StepReport(outcomes, sum(c.rows for c in plan.prefill), draft_s, forward_s, total - draft_s - forward_s)
+        )
+        self._release_finished()
+        return events
+
+    def _fit(self, seqs: Sequence[LiveSequence], drafts: Sequence[Draft]) -> list[Draft]:
+        """Reserve the drafts' rows; a draft that finds no blocks is not verified."""
+        fitting = []
+        for seq, draft in zip(seqs, drafts, strict=True):
+            assert seq.slot is not None
+            if self.pool.reserve(seq.slot, 1 + len(draft)):
+                fitting.append(draft)
+            else:
+                seq.tally.reasons[Reason.MEMORY] += 1
+                fitting.append(EMPTY)
+        return fitting
+
+    def _forward(self, plan: Plan, drafts: Sequence[Draft]) -> Output:
+        spans = []
+        for seq, draft in zip(plan.decoding, drafts, strict=True):
+            assert seq.slot is not None
+            spans.append(Span.drafted(seq.tokens[-1], draft, seq.cache_len, seq.slot.table))
+        for chunk in plan.prefill:
+            seq, rows = chunk.seq, chunk.rows
+            assert seq.slot is not None
+            seq.clock.started = seq.clock.started or self._clock()
+            part = seq.tokens[seq.cache_len : seq.cache_len + rows]
+            spans.append(Span.causal(part, seq.cache_len, seq.slot.table, [rows - 1] if chunk.finishes else []))
+        try:
+            return self.target.forward(spans)
+        except BaseException:
+            # Nothing of this pass was committed, so the caches are sound; the sequences are not worth saving.
+            for seq in [*plan.decoding, *(chunk.seq for chunk in plan.prefill)]:
+                self._pending_events.append(seq.fail("error", "the forward pass failed"))
+                self._release(seq)
+            raise
+
+    def _deciding(
+        self, plan: Plan, drafted: Sequence[Draft], verified: Sequence[Draft], output: Output
+    ) -> list[Deciding]:
+        """Deal the answered rows out to their sequences, and cache what unfinished prompts have gained."""
+        answers = iter(output.logits)
+        found = [
+            Deciding(seq, all_of_it, draft, [next(answers) for _ in range(1 + len(draft))])
+            for seq, all_of_it, draft in zip(plan.decoding, drafted, verified, strict=True)
+        ]
+        for chunk in plan.prefill:
+            seq = chunk.seq
+            assert seq.slot is not None
+            if chunk.finishes:
+                found.append(Deciding(seq, EMPTY, EMPTY, [next(answers)]))
+            else:
+                self.pool.commit(seq.slot, seq.tokens[seq.cache_len :][: chunk.rows])
+        return found
+
+    def _decide(self, deciding: Deciding, outcomes: list[Outcome]) -> Event:
+        """Walk the draft, commit what is confirmed; an error ends this sequence alone."""
+        seq, draft = deciding.seq, deciding.verified
+        assert seq.slot is not None
+        ran = seq.tokens[seq.cache_len :]
+        history = seq.output if seq.shaping.touches_logits else []
+
+        def laws(row: int, path: tuple[int, ...]) -> Law:
+            return law(deciding.rows[row], seq.shaping, [*history, *path])
+
+        try:
+            verdict = verify(seq.rule, draft, laws, seq.noise, len(seq.tokens))
+            event = seq.commit(draft, verdict, deciding.rows, self._clock())
+        except Exception as error:
+            log.exception("request %d failed", seq.id)
+            return seq.fail("error", f"{type(error).__name__}: {error}")
+        committed = len(event.token_ids)
+        kept = verdict.path[: committed - 1]
+        tokens = [*ran, *(draft.tokens[node] for node in kept)]
+        self.pool.commit(seq.slot, tokens, [*range(len(ran)), *(len(ran) + node for node in kept)])
+        seq.tally.count(deciding.drafted, draft, verdict, committed)
+        self.desk.observe(seq, verdict, {})
+        outcomes.append(Outcome(seq, draft, verdict, committed))
+        return event
+
+    def _account(self, step: StepReport) -> None:
+        """Charge every sequence its share of the step, and let the governor learn from it."""
+        self.governor.observe(step)
+        n = len(step.outcomes)
+        t0 = self.governor.plain_seconds(n) if n and not step.prefill_rows else None
+        for outcome in step.outcomes:
+            tally = self._live[outcome.seq.id].tally
+            tally.forward_s += step.forward_s / n
+            tally.other_s += step.other_s / n
+            rejected = len(outcome.draft) - (outcome.committed - 1)
+            if t0 is not None and len(outcome.draft):
+                extra = max(0.0, step.forward_s + step.draft_s - t0) / n
+                tally.wasted_s += extra * max(0, rejected) / len(outcome.draft)
+                tally.saved_s += (outcome.committed * t0 - step.seconds) / n
+
+    def _release_finished(self) -> None:
+        for seq in [s for s in self._live.values() if s.finish_reason]:
+            self._release(seq)
+
+    def _release(self, seq: LiveSequence) -> None:
+        self.scheduler.remove(seq)
+        self.desk.end(seq)
+        del self._live[seq.id]
+        self._finished[seq.id] = seq.completion()
+
+    def _check(self, request: Request) -> None:
+        prompt, vocab = request.prompt, self.target.info.vocab_size
+        if not prompt:
+            raise RequestError("the prompt is empty; give at least one token of text")
+        wrong = next((t for t in prompt if not 0 <= t < vocab), None)
+        if wrong is not None:
+            raise RequestError(f"the prompt has token id {wrong}; this model's ids are 0 to {vocab - 1}")
+        if len(prompt) >= self.context:
+            raise RequestError(
+                f"the prompt has {len(prompt)} tokens; at most {self.context - 1} fit in the context of "
+                f"{self.context}; shorten it or raise the context"
+            )
+        needed = self.pool.blocks_for(min(len(prompt) + request.sampling.max_tokens, self.context))
+        if needed > self.pool.num_blocks:
+            raise RequestError(
+                f"prompt and max_tokens need {needed} KV blocks and the pool has {self.pool.num_blocks}; "
+                "lower max_tokens or raise the context"
+            )

@@ -1,0 +1,165 @@
+"""What users import: prompts in, completions out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
+
+from paceline.core.types import Completion, Event, Request, SamplingParams, SpeculationParams
+from paceline.engine.build import Chosen, build, choose
+from paceline.engine.engine import Engine
+from paceline.engine.options import Options
+from paceline.errors import OptionError, PacelineError
+from paceline.models import cache
+from paceline.models.cache import Progress
+from paceline.models.chat import ChatTemplate
+from paceline.models.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
+Message = Mapping[str, Any]
+GREEDY, AUTO = SamplingParams(), SpeculationParams()
+
+
+class LLM:
+    """A model that answers, with speculative decoding.
+
+    Args:
+        model: a hub id, a directory, a .gguf file, "demo" or "toy:NAME".
+        progress: called while loading takes its time.
+        options: the fields of `Options`; an unknown one is an error.
+
+    Raises:
+        PacelineError: the model cannot be found, read or held in memory, or an option is wrong.
+
+    Example:
+        >>> from paceline import LLM, SamplingParams
+        >>> llm = LLM("toy:ngram")
+        >>> a = llm.generate("ab", SamplingParams(max_tokens=8))[0]
+        >>> len(a.token_ids)
+        8
+    """
+
+    def __init__(self, model: str, *, progress: Progress = cache.silent, **options: Any) -> None:
+        unknown = options.keys() - Options.__dataclass_fields__.keys()
+        if unknown:
+            allowed = ", ".join(name for name in Options.__dataclass_fields__ if name != "model")
+            raise OptionError(f"LLM has no option {min(unknown)!r}; allowed: {allowed}")
+        self._start(choose(Options(model, **options), progress), progress)
+
+    @classmethod
+    def from_options(cls, options: Options, progress: Progress = cache.silent) -> Self:
+        return cls.from_chosen(choose(options, progress), progress)
+
+    @classmethod
+    def from_chosen(cls, chosen: Chosen, progress: Progress = cache.silent) -> Self:
+        """Build from options that are settled already (see `paceline.engine.build.choose`)."""
+        llm = cls.__new__(cls)
+        llm._start(chosen, progress)
+        return llm
+
+    def _start(self, chosen: Chosen, progress: Progress) -> None:
+        self.chosen = chosen
+        self.engine: Engine = build(chosen, progress)
+        self.tokenizer: Tokenizer = chosen.target.tokenizer
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling: SamplingParams = GREEDY,
+        speculation: SpeculationParams = AUTO,
+    ) -> list[Completion]:
+        """Complete prompts, many at a time; the completions come in the order of the prompts.
+
+        Raises:
+            RequestError: a prompt cannot be served; none is then run.
+        """
+        requests = [self.request(prompt, sampling, speculation) for prompt in _listed(prompts)]
+        return self.run(requests)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        sampling: SamplingParams = GREEDY,
+        speculation: SpeculationParams = AUTO,
+    ) -> Completion:
+        """Answer a conversation: messages with "role" and "content"."""
+        return self.run([self.request(self.chat_prompt(messages), sampling, speculation)])[0]
+
+    def stream(
+        self, prompt: Prompt, sampling: SamplingParams = GREEDY, speculation: SpeculationParams = AUTO
+    ) -> Stream:
+        """Complete one prompt as it comes; closing the stream early aborts the request."""
+        return Stream(self.engine, self.request(prompt, sampling, speculation))
+
+    def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
+        """Return the tokens of a conversation, up to where the answer begins."""
+        return ChatTemplate.of(self.tokenizer).encode(self.tokenizer, messages)
+
+    def request(self, prompt: Prompt, sampling: SamplingParams, speculation: SpeculationParams) -> Request:
+        """Return a request in tokens; special tokens that a text spells count."""
+        ids = self.tokenizer.encode(prompt, add_special=True, allow_special=True) if isinstance(prompt, str) else prompt
+        bad = tuple(tuple(self.tokenizer.encode(start + word)) for word in sampling.bad_words for start in ("", " "))
+        return Request(tuple(ids), sampling, speculation, tuple(dict.fromkeys(b for b in bad if b)))
+
+    def run(self, requests: Sequence[Request]) -> list[Completion]:
+        """Run requests to their ends; Ctrl-C, or an error, aborts them all."""
+        ids: list[int] = []
+        try:
+            ids += [self.engine.add(request) for request in requests]
+            done: dict[int, Completion] = {}
+            while len(done) < len(ids):
+                for event in self.engine.step():
+                    if event.finish_reason:
+                        done[event.request_id] = self.engine.completion(event.request_id)
+            return [done[i] for i in ids]
+        except BaseException:
+            for request_id in ids:
+                self.engine.abort(request_id)
+            self.engine.forget(ids)
+            raise
+
+    @property
+    def plain_tokens_per_s(self) -> float | None:
+        """The measured speed of plain decoding of one sequence here, None before it was seen."""
+        seconds = self.engine.governor.plain_seconds(1)
+        return 1 / seconds if seconds else None
+
+
+class Stream:
+    """The events of one request; afterwards its completion."""
+
+    def __init__(self, engine: Engine, request: Request) -> None:
+        self._engine = engine
+        self._id = engine.add(request)
+        self._completion: Completion | None = None
+
+    def __iter__(self) -> Iterator[Event]:
+        try:
+            while self._completion is None:
+                for event in self._engine.step():
+                    if event.request_id == self._id:
+                        if event.finish_reason:
+                            self._completion = self._engine.completion(self._id)
+                        yield event
+        finally:
+            self.close()
+
+    @property
+    def completion(self) -> Completion:
+        """Raises PacelineError while the request still runs."""
+        if self._completion is None:
+            raise PacelineError("the stream has not ended; iterate over it first, or close it")
+        return self._completion
+
+    def close(self) -> None:
+        """End the request where it stands."""
+        if self._completion is None:
+            self._engine.abort(self._id)
+            self._completion = self._engine.completion(self._id)
+
+
+def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt is a text or token ids; several are a sequence of those."""
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]

@@ -1,0 +1,78 @@
+"""The counts of one sequence's speculation while it runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from paceline.core import tree
+from paceline.core.tree import Draft
+from paceline.core.types import DrafterCounts, SpeculationParams, SpeculationReport, Verdict
+
+
+@dataclass(slots=True)
+class Tally:
+    steps: int = 0
+    plain_steps: int = 0
+    drafted: int = 0
+    verified: int = 0
+    accepted: int = 0
+    accepted_at: list[int] = field(default_factory=list)
+    by_drafter: dict[str, DrafterCounts] = field(default_factory=dict)
+    draft_s: float = 0.0
+    forward_s: float = 0.0
+    other_s: float = 0.0
+    wasted_s: float = 0.0
+    saved_s: float = 0.0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def count(self, drafted: Draft, verified: Draft, verdict: Verdict, committed: int) -> None:
+        """Count one step that committed this many tokens.
+
+        The last one is always the target's own. Where a stop cut the path short, nodes as deep as the cut or deeper
+        are in no count: plain decoding would have ended there as well.
+        """
+        accepted = committed - 1
+        cut = accepted < len(verdict.path)
+        self.steps += 1
+        self.plain_steps += not len(verified)
+        for draft, kind in ((drafted, "drafted"), (verified, "verified")):
+            depths = tree.depths(draft.parents)
+            for source, depth in zip(draft.source, depths, strict=True):
+                if not cut or depth <= accepted:
+                    self._add(source, kind)
+        for depth, node in enumerate(verdict.path[:accepted]):
+            self._add(verified.source[node], "accepted")
+            self.accepted_at += [0] * (depth + 1 - len(self.accepted_at))
+            self.accepted_at[depth] += 1
+
+    def spend(self, drafter: str, seconds: float) -> None:
+        """Charge drafting time to a drafter."""
+        counts = self.by_drafter.get(drafter, DrafterCounts())
+        self.by_drafter[drafter] = replace(counts, draft_ms=counts.draft_ms + seconds * 1e3)
+        self.draft_s += seconds
+
+    def _add(self, source: str, kind: str) -> None:
+        setattr(self, kind, getattr(self, kind) + 1)
+        counts = self.by_drafter.get(source, DrafterCounts())
+        self.by_drafter[source] = replace(counts, **{kind: getattr(counts, kind) + 1})
+
+    def report(self, params: SpeculationParams) -> SpeculationReport:
+        return SpeculationReport(
+            mode=params.mode,
+            rule=params.rule,
+            lossless=params.lossless,
+            steps=self.steps,
+            plain_steps=self.plain_steps,
+            drafted=self.drafted,
+            verified=self.verified,
+            accepted=self.accepted,
+            accepted_at=tuple(self.accepted_at),
+            by_drafter=dict(self.by_drafter),
+            draft_ms=self.draft_s * 1e3,
+            verify_ms=self.forward_s * 1e3,
+            other_ms=self.other_s * 1e3,
+            wasted_ms=self.wasted_s * 1e3,
+            saved_ms=self.saved_s * 1e3,
+            reasons=dict(self.reasons),
+        )

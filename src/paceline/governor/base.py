@@ -1,0 +1,109 @@
+"""The governor's seat in the step: plan before drafting, trim after, observe at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from paceline.core.tree import Draft
+from paceline.core.types import SpeculationParams, Verdict
+
+
+class Reason(StrEnum):
+    """Why a sequence drafted less than it might have, or nothing."""
+
+    LOW_ACCEPTANCE = "low_acceptance"
+    BATCH_COMPUTE_BOUND = "batch_compute_bound"
+    DRAFT_TOO_SLOW = "draft_too_slow"
+    CONTEXT_LIMIT = "context_limit"
+    MEMORY = "memory"
+    REQUESTED_OFF = "requested_off"
+    UNSUPPORTED_MODEL = "unsupported_model"
+    ACCOUNT_OVERDRAWN = "account_overdrawn"
+    PROBING = "probing"
+    NOTHING_TO_DRAFT = "nothing_to_draft"
+    """No drafter had a guess."""
+    DRAFT_INVALID = "draft_invalid"
+    """A drafter returned what cannot be verified; that part was dropped."""
+    DRAFTER_FAILED = "drafter_failed"
+    """A drafter raised; it is off for the rest of the sequence."""
+
+
+class Drafting(Protocol):
+    """What the governor may read of a sequence that decodes."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def num_tokens(self) -> int: ...
+    @property
+    def speculation(self) -> SpeculationParams: ...
+    @property
+    def room(self) -> int:
+        """Most drafted tokens that could still be part of the output."""
+    @property
+    def meets_context(self) -> bool:
+        """Whether it is the context that sets `room`, not the request's own end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a sequence may draft in this step."""
+
+    nodes: int
+    reason: Reason | None = None
+    """Why it is less than the engine allows at most."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """One sequence's part of a step."""
+
+    seq: Drafting
+    draft: Draft
+    """What was verified."""
+    verdict: Verdict
+    committed: int
+    """Tokens that became part of the output."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepReport:
+    """One finished step. Times are wall clock, in seconds; the whole step is their sum."""
+
+    outcomes: Sequence[Outcome]
+    prefill_rows: int
+    draft_s: float
+    forward_s: float
+    other_s: float
+    draft_s_by: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        return self.draft_s + self.forward_s + self.other_s
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but decoding of one token a sequence went on."""
+        return not self.prefill_rows and not any(len(o.draft) for o in self.outcomes)
+
+
+class Governor(Protocol):
+    """Decides how much each sequence drafts. It never sees text, and never changes it."""
+
+    def plan(self, seqs: Sequence[Drafting]) -> list[Limit]:
+        """Return each sequence's limit, before anything is drafted."""
+
+    def trim(self, seqs: Sequence[Drafting], drafts: Sequence[Draft]) -> list[Draft]:
+        """Return what is worth verifying of each draft.
+
+        Sampled drafts may only be cut by what their earlier tokens say, never by the token cut.
+        """
+
+    def observe(self, step: StepReport) -> None:
+        """Learn from a finished step."""
+
+    def plain_seconds(self, sequences: int) -> float | None:
+        """Return the measured time of a plain step of so many sequences, None before one was seen."""
