@@ -105,7 +105,7 @@ def config(case: str, **overrides: Any) -> PreTrainedConfig:
     return getattr(transformers, name)(**{**keys, **overrides})
 
 
-def model(case: str, seed: int = 0, **overrides: Any) -> torch.nn.Module:
+def model(case: str, seed: int = 0, **overrides: Any) -> Any:
     """Return the model itself; the same seed gives the same weights."""
     made = AutoModelForCausalLM.from_config(config(case, **overrides), attn_implementation="eager")
     generator = torch.Generator().manual_seed(seed)
@@ -119,7 +119,7 @@ def make(
     case: str, directory: Path, seed: int = 0, *, dtype: str = "float32", sharded: bool = False, **overrides: Any
 ) -> Path:
     """Write a checkpoint of the case (`overrides` are config keys) and return its directory."""
-    made = model(case, seed, **overrides).to(getattr(torch, dtype))
+    made: Any = model(case, seed, **overrides).to(getattr(torch, dtype))
     made.config.dtype = dtype
     made.save_pretrained(directory, max_shard_size="100KB" if sharded else "1GB")
     return directory
@@ -152,7 +152,8 @@ class Oracle:
         mask: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float32]:
         """Return logits [n, vocabulary]; `mask` [n, n] says which row sees which, windows come on top of it."""
-        return self._run(ids, positions, mask).logits[0].numpy()
+        logits: NDArray[np.float32] = self._run(ids, positions, mask).logits[0].numpy()
+        return logits
 
     def hidden(self, ids: Sequence[int]) -> list[NDArray[np.float32]]:
         """Return each layer's hidden state [n, width], before the final norm."""
@@ -203,4 +204,4 @@ def _additive(mask: NDArray[np.bool_]) -> torch.Tensor:
 
 def tokens(count: int, seed: int = 0, vocab: int = 300) -> list[int]:
     """Return random token ids that every case knows."""
-    return np.random.default_rng(seed).integers(3, vocab, count).tolist()
+    return [int(i) for i in np.random.default_rng(seed).integers(3, vocab, count)]

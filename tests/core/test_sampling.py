@@ -146,6 +146,11 @@ def test_truncated_logits_never_come_back():
     assert found.ids.tolist() == [1, 3]
 
 
+def test_truncations_that_are_off_keep_the_least_probable():
+    """The mass of the first token alone rounds to 1, which is not a reason to drop the others."""
+    assert law(np.array([0, -40, -50], np.float32), shaping(top_p=1.0), ()).ids.tolist() == [0, 1, 2]
+
+
 def test_min_p_counts_from_the_most_probable():
     p = np.array([0.5, 0.26, 0.24])
     assert law(np.log(p).astype(np.float32), shaping(min_p=0.5), ()).ids.tolist() == [0, 1]
@@ -174,6 +179,14 @@ def test_repetition_penalty_covers_prompt_and_output():
     assert found.tolist() == [2, -8, 2, -8, 4]
     assert row.tolist() == [4, -4, 4, -4, 4]
     assert found.dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_shaping_is_done_in_float32(dtype):
+    """Whatever a runner returns: half precision could not hold the largest bias."""
+    found = shape(np.array([1, 2], dtype), shaping(logit_bias={0: -1e30}), ())
+    assert found.dtype == np.float32
+    assert found.tolist() == [np.float32(-1e30), 2]
 
 
 def test_presence_and_frequency_cover_only_the_output():

@@ -124,7 +124,13 @@ def test_prune_leaves_a_small_draft_alone():
     chain = Draft.chain([1, 2], "a", [0.5, 0.5])
     assert tree.prune(chain, 2) is chain
     assert tree.prune(chain, 3) is chain
-    assert len(tree.prune(chain, 0)) == 0
+    assert tree.prune(EMPTY, 0) is EMPTY
+
+
+@pytest.mark.parametrize("draft", [EMPTY, Draft.chain([1, 2], "a")])
+def test_prune_to_no_budget_is_plain_decoding(draft):
+    assert same(tree.prune(draft, 0), EMPTY)
+    assert same(tree.prune(draft, -1), EMPTY)
 
 
 def test_prune_prefers_a_sure_path_to_a_shallow_guess():
@@ -145,6 +151,26 @@ def test_truncate(draft, depth):
     found = tree.truncate(draft, depth)
     assert same(found, tree.select(draft, [n for n, d in enumerate(tree.depths(draft.parents)) if d <= depth]))
     assert max(tree.depths(found.parents), default=0) == min(depth, max(tree.depths(draft.parents), default=0))
+
+
+@examples(200)
+@given(drafts())
+def test_best_chain_is_the_first_of_all_branches(draft):
+    """Branches in order of their confidences, node by node; of equals the one that was drafted first."""
+    leaves = [n for n in range(len(draft)) if n not in draft.parents]
+    branches = [(*reversed(reference.ancestors(draft.parents, leaf)), leaf) for leaf in leaves] or [()]
+    best = min(branches, key=lambda branch: [(-draft.confidence[n], n) for n in branch])
+    found = tree.best_chain(draft)
+    assert same(found, tree.select(draft, best))
+    assert found.is_chain
+
+
+def test_best_chain_by_example():
+    fork = Draft((1, 2, 3, 4), (-1, -1, 1, 1), (0.4, 0.5, 0.2, 0.3), ("a",) * 4)
+    assert tree.best_chain(fork).tokens == (2, 4)
+    chain = Draft.chain([1, 2], "a")
+    assert same(tree.best_chain(chain), chain)
+    assert same(tree.best_chain(EMPTY), EMPTY)
 
 
 several = st.lists(drafts(6), max_size=4)

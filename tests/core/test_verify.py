@@ -131,12 +131,25 @@ def test_randomness_is_keyed_noise():
 
 @dataclass(frozen=True)
 class Scripted(Randomness):
-    """Accept numbers from a list; the rest is keyed noise."""
+    """Accept numbers from a list, which holds one for each depth; the rest is keyed noise."""
 
     numbers: Sequence[float] = ()
 
     def accept(self, start: int, depth: int) -> float:
+        assert 0 <= depth < len(self.numbers)
         return self.numbers[depth]
+
+
+class Rows:
+    """The target's laws along a chain: row i is asked for with the i tokens before it, and no row twice."""
+
+    def __init__(self, world: World, draft: Draft) -> None:
+        self.world, self.draft, self.asked = world, draft, []
+
+    def __call__(self, row: int, said: tuple[int, ...]) -> Law:
+        assert said == self.draft.tokens[:row]
+        self.asked.append(row)
+        return self.world.p_law(said)
 
 
 def drawn_draft(world: World, noise: Randomness, start: int) -> Draft:
@@ -167,9 +180,12 @@ def test_sampled_chains_are_the_reference_walk(rule, world, seed, start):
     draft = drawn_draft(world, noise, start)
     if not draft.is_sampled:
         return
-    verdict = verify(rule, draft, lambda row, said: world.p_law(said), noise, start)
+    rows = Rows(world, draft)
+    verdict = verify(rule, draft, rows, noise, start)
     kept, token = sampled_verdict(rule, draft, world, noise, start)
     assert verdict == Verdict(tuple(range(kept)), token)
+    looked_at = kept if rule == "ratio" else len(draft)
+    assert rows.asked == list(range(looked_at + 1)), "ratio looks no further than it goes, block at every row"
 
 
 @pytest.mark.parametrize("rule", ["ratio", "block"])
@@ -182,7 +198,7 @@ def test_every_accept_outcome_is_the_reference_walk(rule, world, seed):
         return
     for numbers in itertools.product([1e-300, 0.5123, 1 - 2**-53], repeat=world.depth):
         noise = Scripted(seed, numbers)
-        verdict = verify(rule, draft, lambda row, said: world.p_law(said), noise, 0)
+        verdict = verify(rule, draft, Rows(world, draft), noise, 0)
         assert (len(verdict.path), verdict.token) == sampled_verdict(rule, draft, world, noise, 0)
 
 
@@ -232,7 +248,7 @@ def test_block_acceptance_by_hand():
 @pytest.mark.parametrize("rule", ["ratio", "block"])
 def test_sampled_trees_are_not_for_these_rules(rule):
     fork = Draft((0, 1), (-1, -1), (1.0, 1.0), ("model",) * 2, (Q, Q))
-    with pytest.raises(AssertionError, match="chains"):
+    with pytest.raises(AssertionError, match=r"^sampled drafts are chains$"):
         verify(rule, fork, lambda row, said: P, Randomness(0), 0)
     assert verify("coupled", fork, lambda row, said: P, Randomness(0), 0).path in [(0,), (1,)]
 

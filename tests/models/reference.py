@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from paceline.models.config import ModelConfig, RopeScaling
 from paceline.models.weights import Checkpoint
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 
 
 def decode(model: Checkpoint, ids: list[int]) -> Array:
@@ -27,7 +28,7 @@ def decode(model: Checkpoint, ids: list[int]) -> Array:
     def norm(name: str, x: Array) -> Array:
         if c.norm == "layer":
             x = x - x.mean(-1, keepdims=True)
-        y = x / np.sqrt((x * x).mean(-1, keepdims=True) + c.norm_epsilon) * weight(name)
+        y: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + c.norm_epsilon) * weight(name)
         return y + weight(f"{name}.bias") if c.norm == "layer" else y
 
     x = weight("embed")[ids] * c.embedding_scale
@@ -46,30 +47,34 @@ def decode(model: Checkpoint, ids: list[int]) -> Array:
         up = linear(i, "up", h)
         y = linear(i, "down", act(c, linear(i, "gate", h)) * up if c.gated_ffn else act(c, up))
         x = x + (norm(f"layers.{i}.ffn_post_norm", y) if c.post_norms else y)
-    return norm("norm", x) @ weight("embed" if c.tied_head else "head").T
+    logits: Array = norm("norm", x) @ weight("embed" if c.tied_head else "head").T
+    return logits
 
 
 def act(c: ModelConfig, x: Array) -> Array:
     if c.activation == "silu":
-        return x / (1 + np.exp(-x))
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+        gated: Array = x / (1 + np.exp(-x))
+        return gated
+    curved: Array = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return curved
 
 
 def attend(c: ModelConfig, layer: int, q: Array, k: Array, v: Array, at: NDArray[np.int64]) -> Array:
     k, v = (np.repeat(t, c.heads // c.kv_heads, axis=0) for t in (k, v))
     scores = q @ k.transpose(0, 2, 1) * (c.attention_scale or c.head_dim**-0.5)
     distance = at[:, None] - at[None, :]
-    seen = (distance >= 0) & (distance < (c.window if layer in c.window_layers else len(at)))
+    window = c.window if c.window and layer in c.window_layers else len(at)
+    seen = (distance >= 0) & (distance < window)
     scores = np.where(seen, scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
-    y = weights / weights.sum(-1, keepdims=True) @ v
+    y: Array = weights / weights.sum(-1, keepdims=True) @ v
     return y.transpose(1, 0, 2).reshape(len(at), -1)
 
 
 def rotate(c: ModelConfig, layer: int, x: Array, at: NDArray[np.int64]) -> Array:
     dim = c.rope_dim or c.head_dim
     local = c.local_rope_theta if layer in c.window_layers else None
-    frequency = (local or c.rope_theta) ** -(np.arange(0, dim, 2) / dim)
+    frequency = np.power(local or c.rope_theta or 1.0, -(np.arange(0, dim, 2) / dim))
     if c.rope_scaling is not None and local is None:
         frequency = stretch(c.rope_scaling, frequency)
     angle = at[:, None] * frequency

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import shutil
@@ -322,8 +323,9 @@ def test_a_name_that_is_not_there(saved: Callable[[str], Path]) -> None:
 def test_any_value_of_any_key_is_read_or_refused(case: str, copy: Callable[[str], Path]) -> None:
     directory = copy(case)
     given = json.loads((directory / "config.json").read_text())
-    for key in (*given, "rope_scaling", "rope_theta", "head_dim", "sliding_window_pattern", "quantization_config"):
-        for value in (None, [], [None], {}, {"rope_type": []}, {"full_attention": 3}, "x", -1, 2**40, 1e99, True):
-            edit(directory, **(given | {key: value}))
-            with contextlib.suppress(ModelError):
-                read_checkpoint(directory)
+    extra = ("rope_scaling", "rope_theta", "head_dim", "sliding_window_pattern", "quantization_config")
+    values: list[Any] = [None, [], [None], {}, {"rope_type": []}, {"full_attention": 3}, "x", -1, 2**40, 1e99, True]
+    for key, value in itertools.product((*given, *extra), values):
+        edit(directory, **(given | {key: value}))
+        with contextlib.suppress(ModelError):
+            read_checkpoint(directory)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from paceline.core.tree import ROOT, Draft, path_to
+from paceline.core.tree import Draft, path_to
+from paceline.core.types import ROOT
 from paceline.runners.base import Span
 from tests import tiny
 from tests.runners.conftest import Rig

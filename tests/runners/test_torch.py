@@ -19,7 +19,8 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from paceline.core import noise
-from paceline.core.tree import ROOT, Draft, path_to
+from paceline.core.tree import Draft, path_to
+from paceline.core.types import ROOT
 from paceline.errors import CorruptModel, MissingExtra, ModelNotFound, OptionError, OutOfMemory, UnsupportedModel
 from paceline.runners.base import Span, Want
 from paceline.runners.torch import load

@@ -91,7 +91,7 @@ def build(chosen: Chosen, progress: Progress = cache.silent) -> Engine:
     return Engine(
         target=runner,
         pool=pool,
-        scheduler=Scheduler(pool, options.sequences, options.prefill_rows),
+        scheduler=Scheduler(pool, options.sequences, options.prefill_rows, options.numerics == "fast"),
         desk=desk,
         governor=Fixed(options.max_draft),
         text=lambda request: TextStream(target.tokenizer, request),
@@ -142,7 +142,7 @@ def _load_runner(chosen: Chosen, progress: Progress) -> Runner:
     assert target.checkpoint is not None
     from paceline.runners.openvino.runner import OpenVINORunner
 
-    return OpenVINORunner(target.checkpoint, chosen.weights, progress=progress)
+    return OpenVINORunner(target.checkpoint, chosen.weights, chosen.options.numerics, progress=progress)
 
 
 def _load_torch(chosen: Chosen) -> Runner:
@@ -165,7 +165,7 @@ def _draft_model(chosen: Chosen, progress: Progress) -> DraftModel:
 
         size = options.draft_vocabulary
         vocabulary = frequent(draft.tokenizer, size, draft.eos_ids) if size else None
-        runner = OpenVINORunner(draft.checkpoint, chosen.draft_weights, vocabulary, progress=progress)
+        runner = OpenVINORunner(draft.checkpoint, chosen.draft_weights, "fast", vocabulary, progress=progress)
     return DraftModel(runner, _pool(runner, chosen.kv_tokens, options.prefix_cache), vocabulary)
 
 

@@ -163,7 +163,8 @@ class Engine:
             assert seq.slot is not None
             seq.clock.started = seq.clock.started or self._clock()
             part = seq.tokens[seq.cache_len : seq.cache_len + rows]
-            spans.append(Span.causal(part, seq.cache_len, seq.slot.table, [rows - 1] if chunk.finishes else []))
+            wanted = [rows - 1] if chunk.finishes else []
+            spans.append(Span.causal(part, seq.cache_len, seq.slot.table, wanted, stepwise=chunk.is_output))
         try:
             return self.target.forward(spans)
         except BaseException:

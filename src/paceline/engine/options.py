@@ -8,9 +8,9 @@ from typing import Literal, get_args
 from paceline.errors import OptionError
 from paceline.models.config import ModelConfig
 from paceline.runners.openvino.quantise import PRECISIONS, Precision
+from paceline.runners.openvino.runner import Numerics
 
 RunnerName = Literal["auto", "openvino", "torch"]
-Numerics = Literal["fast", "invariant"]
 
 CONTEXT = 8192
 """Most tokens of a sequence unless more is asked for: memory is planned for it."""
@@ -36,7 +36,7 @@ class Options:
     """None: int4; fp32 for toys."""
     draft_vocabulary: int | None = 32768
     """Tokens that the draft model's head is cut to, most frequent first; None leaves it whole."""
-    numerics: Numerics = "fast"
+    numerics: Numerics = "invariant"
     context: int | None = None
     """Most tokens of a sequence; None is the model's own, up to 8192."""
     sequences: int = 8
@@ -55,7 +55,7 @@ class Options:
                 _among(name, getattr(self, name), PRECISIONS)
         _within("max_draft", self.max_draft, 0, 64)
         _within("sequences", self.sequences, 1, 1024)
-        _within("prefill_rows", self.prefill_rows, 1, 65536)
+        _within("prefill_rows", self.prefill_rows, 4, 65536)
         if self.context is not None:
             _within("context", self.context, 2, 2**24)
         if self.draft_vocabulary is not None:

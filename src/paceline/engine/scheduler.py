@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from paceline.engine.sequence import LiveSequence
 from paceline.runners.kv import Pool
 
+LEAST_CHUNK = 4
+"""Fewest prompt rows that a prompt is cut into."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -15,6 +18,11 @@ class Chunk:
 
     seq: LiveSequence
     rows: int
+
+    @property
+    def is_output(self) -> bool:
+        """Whether it was generated, before a pre-emption."""
+        return self.seq.cache_len >= self.seq.prompt_len
 
     @property
     def finishes(self) -> bool:
@@ -38,11 +46,13 @@ class Scheduler:
 
     Args:
         sequences: most that run at a time.
+        share_output: whether generated tokens, too, may serve others from the cache.
         prefill_rows: most prompt rows of a step, so that a long prompt does not stall those that decode.
     """
 
-    def __init__(self, pool: Pool, sequences: int, prefill_rows: int) -> None:
+    def __init__(self, pool: Pool, sequences: int, prefill_rows: int, share_output: bool = False) -> None:
         self._pool, self._most, self._prefill_rows = pool, sequences, prefill_rows
+        self._share_output = share_output
         self.waiting: deque[LiveSequence] = deque()
         self.running: list[LiveSequence] = []
         self.preemptions = 0
@@ -65,19 +75,38 @@ class Scheduler:
         for seq in list(self.running):
             if seq not in self.running:  # pre-empted by one before it
                 continue
-            rows = 1 if seq.missing == 1 else min(seq.missing, budget)
+            rows = self._rows(seq, budget)
             if not rows or not self._make_room(seq, rows):
                 continue
             budget -= self._plan(plan, seq, rows)
-        while self.waiting and budget and len(self.running) < self._most and self.preemptions == preempted:
+        while (
+            self.waiting and budget >= LEAST_CHUNK and len(self.running) < self._most and self.preemptions == preempted
+        ):
             seq = self.waiting[0]
             if not self._admit(seq):
                 break
-            rows = min(seq.missing, budget)
+            rows = self._rows(seq, budget)
+            if not rows:
+                break
             reserved = self._make_room(seq, rows)
             assert reserved, "admission has checked"
             budget -= self._plan(plan, seq, rows)
         return plan
+
+    def _rows(self, seq: LiveSequence, budget: int) -> int:
+        """Return how many rows of a sequence to run: one that decodes, or a part of a prompt within the budget.
+
+        A prompt's rows never run one alone, for that may take another kernel; and what was generated before a
+        pre-emption does not run in one chunk with the prompt, for it is to run as it did before.
+        """
+        if seq.missing == 1:
+            return 1
+        left = seq.prompt_len - seq.cache_len
+        if left <= 0:
+            return min(seq.missing, budget)
+        if left <= budget:
+            return left
+        return budget - (left == budget + 1) if budget >= LEAST_CHUNK else 0
 
     def _plan(self, plan: Plan, seq: LiveSequence, rows: int) -> int:
         """Return how much of the prefill budget is used."""
@@ -89,7 +118,7 @@ class Scheduler:
 
     def _admit(self, seq: LiveSequence) -> bool:
         """Start the first in line if all it has to read, and one token more for all that run, fits."""
-        slot = self._pool.open(seq.tokens)
+        slot = self._pool.open(seq.tokens, None if self._share_output else seq.prompt_len)
         needed = self._pool.blocks_for(seq.num_tokens) - len(slot.blocks)
         spare = self._pool.available - needed
         if spare < len(self.running) and self.running:

@@ -49,10 +49,20 @@ class Span:
     """[rows], or None for cached, cached + 1, …"""
     mask: NDArray[np.bool_] | None = None
     """[rows, rows], which row sees which; None is causal. Every row sees all that is cached (within its window)."""
+    stepwise: bool = False
+    """Rows that plain decoding would run one at a time: where a runner can, their results are then the same in every
+    bit as if it had."""
 
     @classmethod
-    def causal(cls, tokens: Sequence[int], cached: int, blocks: NDArray[np.int32], wanted: Sequence[int]) -> Span:
-        return cls(np.asarray(tokens, np.int64), cached, blocks, np.asarray(wanted, np.int32))
+    def causal(
+        cls,
+        tokens: Sequence[int],
+        cached: int,
+        blocks: NDArray[np.int32],
+        wanted: Sequence[int],
+        stepwise: bool = False,
+    ) -> Span:
+        return cls(np.asarray(tokens, np.int64), cached, blocks, np.asarray(wanted, np.int32), stepwise=stepwise)
 
     @classmethod
     def drafted(cls, pending: int, draft: Draft, cached: int, blocks: NDArray[np.int32]) -> Span:
@@ -60,9 +70,9 @@ class Span:
         tokens = np.array([pending, *draft.tokens], np.int64)
         wanted = np.arange(len(tokens), dtype=np.int32)
         if draft.is_chain:
-            return cls(tokens, cached, blocks, wanted)
+            return cls(tokens, cached, blocks, wanted, stepwise=True)
         positions = cached + np.array([0, *depths(draft.parents)], np.int64)
-        return cls(tokens, cached, blocks, wanted, positions, ancestor_mask(draft.parents))
+        return cls(tokens, cached, blocks, wanted, positions, ancestor_mask(draft.parents), stepwise=True)
 
     @property
     def row_positions(self) -> NDArray[np.int64]:

@@ -15,6 +15,8 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+_EVERYTHING = 1 << 62
+
 Move = Callable[[NDArray[np.int64], NDArray[np.int64]], None]
 
 
@@ -26,7 +28,10 @@ class Slot:
     """The tokens whose keys and values are cached, in order."""
     blocks: list[int] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)
-    """Keys of the full blocks, from the first."""
+    """Keys of the full blocks that may be shared, from the first."""
+    shared: int = 0
+    """Tokens from the start that other sequences may share: a prompt's. What is decoded is not, for a kernel that
+    reads many rows at once would have rounded it differently."""
 
     @property
     def length(self) -> int:
@@ -60,17 +65,22 @@ class Pool:
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
-    def open(self, tokens: Sequence[int]) -> Slot:
+    def open(self, tokens: Sequence[int], shared: int | None = None) -> Slot:
         """Start a sequence that will hold `tokens`; its first blocks are reused where they are cached.
 
-        The last token is never taken from the cache: its row must run, for the answer.
+        The last two of the shared tokens are never taken from the cache: the last one's row must run, for the answer,
+        and not alone, for that may take another kernel.
+
+        Args:
+            shared: see `Slot`; None is all, those that are still to come included.
         """
-        slot = Slot([])
+        slot = Slot([], shared=_EVERYTHING if shared is None else shared)
         self._slots[id(slot)] = slot
         if not self._reuse:
             return slot
         key = b""
-        for start in range(0, (len(tokens) - 1) // self.block_size * self.block_size, self.block_size):
+        reusable = (min(len(tokens), slot.shared) - 2) // self.block_size * self.block_size
+        for start in range(0, reusable, self.block_size):
             part = tokens[start : start + self.block_size]
             key = _key(key, part)
             block = self._block_of.get(key)
@@ -132,7 +142,7 @@ class Pool:
         for slot in self._slots.values():
             assert len(slot.blocks) >= self.blocks_for(slot.length)
             assert len(set(slot.blocks)) == len(slot.blocks), "a block twice in one table"
-            assert len(slot.keys) == (slot.length // self.block_size if self._reuse else 0)
+            assert len(slot.keys) == self._nameable(slot)
             key = b""
             for i, found in enumerate(slot.keys):
                 key = _key(key, slot.tokens[i * self.block_size : (i + 1) * self.block_size])
@@ -153,9 +163,7 @@ class Pool:
         return slot.blocks[index // self.block_size] * self.block_size + index % self.block_size
 
     def _name_full_blocks(self, slot: Slot) -> None:
-        if not self._reuse:
-            return
-        for i in range(len(slot.keys), slot.length // self.block_size):
+        for i in range(len(slot.keys), self._nameable(slot)):
             part = slot.tokens[i * self.block_size : (i + 1) * self.block_size]
             key = _key(slot.keys[-1] if slot.keys else b"", part)
             slot.keys.append(key)
@@ -167,6 +175,9 @@ class Pool:
                 self._release(slot.blocks[i])
                 self._take(twin)
                 slot.blocks[i] = twin
+
+    def _nameable(self, slot: Slot) -> int:
+        return min(slot.length, slot.shared) // self.block_size if self._reuse else 0
 
     def _own(self, slot: Slot, index: int) -> None:
         """Make a block that carries a key writable again: nameless when only this slot uses it, else copied."""

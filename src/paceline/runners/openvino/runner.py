@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import openvino as ov
@@ -14,10 +14,16 @@ from paceline.models import cache
 from paceline.models.cache import Progress
 from paceline.models.weights import Checkpoint
 from paceline.runners.base import Output, RunnerInfo, Span, Want
+from paceline.runners.openvino import batching
 from paceline.runners.openvino.attention import BLOCK_SIZE
+from paceline.runners.openvino.batching import Part
 from paceline.runners.openvino.graph import build
 from paceline.runners.openvino.quantise import GROUP, Packed, Precision
 from paceline.runners.openvino.store import open_weights
+
+Numerics = Literal["fast", "invariant"]
+"""With "invariant" the results of a stepwise row do not depend, in any bit, on how many rows run beside it, and trees
+are not verified as trees (they round differently, too). "fast" takes the fastest kernels for every pass."""
 
 
 class OpenVINORunner:
@@ -25,6 +31,7 @@ class OpenVINORunner:
 
     Args:
         weights: the form of the matrices; fp32 is the reference, with keys and values in fp32 too (else fp16).
+        numerics: see `Numerics`.
         vocabulary: ids that the head answers, ascending, or None for all: the columns of the logits (a drafter's
             head may be cut to frequent tokens without changing any text).
         taps: layers whose hidden states may be wanted.
@@ -34,6 +41,7 @@ class OpenVINORunner:
         self,
         checkpoint: Checkpoint,
         weights: Precision = "int8",
+        numerics: Numerics = "invariant",
         vocabulary: NDArray[np.int64] | None = None,
         taps: Sequence[int] = (),
         progress: Progress = cache.silent,
@@ -41,6 +49,7 @@ class OpenVINORunner:
         config = checkpoint.config
         fetch = open_weights(checkpoint, weights, progress)
         self._config, self._taps = config, tuple(taps)
+        self._invariant = numerics == "invariant"
         self._embed = fetch("embed")
         self._learned = fetch("positions") if config.rope_theta is None else None
         head = _rows_of(fetch("embed" if config.tied_head else "head"), vocabulary) if vocabulary is not None else None
@@ -62,6 +71,7 @@ class OpenVINORunner:
         self._request = self._compiled.create_infer_request()
         self._kv_type: Any = np.float32 if exact else np.float16
         self._kv = np.zeros(0, self._kv_type)
+        self._companion = Part(0, 1, np.zeros(1, np.int32))
         self.info = RunnerInfo(
             vocab_size=config.vocab_size,
             layers=config.layers,
@@ -70,17 +80,19 @@ class OpenVINORunner:
             block_bytes=int(np.prod(self._kv_shape(1))) * np.dtype(self._kv_type).itemsize,
             name="openvino",
             weights=weights,
-            tree_context=config.window if config.window_layers else None,
+            tree_context=0 if self._invariant else config.window if config.window_layers else None,
         )
 
     def allocate(self, blocks: int) -> None:
         try:
-            self._kv = np.zeros(self._kv_shape(blocks), self._kv_type)
+            self._kv = np.zeros(self._kv_shape(blocks + 1), self._kv_type)
         except MemoryError:
             raise OutOfMemory(
                 f"{blocks} KV blocks need {blocks * self.info.block_bytes >> 20} MiB, which the system refuses; "
                 "lower the context or the number of sequences"
             ) from None
+        # A lone row gets company, so that its kernel is that of many; what the companion writes is never read.
+        self._companion = Part(0, 1, np.array([blocks], np.int32))
         for layer in range(self._config.layers):
             for i, kind in enumerate(("key", "value")):
                 self._request.set_tensor(
@@ -88,30 +100,28 @@ class OpenVINORunner:
                 )
 
     def forward(self, spans: Sequence[Span], want: Want = Want()) -> Output:
-        rows = [len(span.tokens) for span in spans]
-        begins = np.cumsum([0, *rows], dtype=np.int32)
-        tables = [span.blocks[: -(-(span.cached + n) // BLOCK_SIZE)] for span, n in zip(spans, rows, strict=True)]
-        masks = [np.zeros(0, np.uint8) if s.mask is None else s.mask.astype(np.uint8).reshape(-1) for s in spans]
-        positions = np.concatenate([span.row_positions for span in spans])
-        wanted = np.concatenate([span.wanted + begin for span, begin in zip(spans, begins[:-1], strict=True)])
+        parts = batching.parts(spans, self._invariant)
+        tokens = [span.tokens for span in spans]
+        positions = [span.row_positions for span in spans]
+        if self._invariant and len(parts) == 1 and parts[0].rows == 1:
+            parts.append(self._companion)
+            tokens.append(np.zeros(1, np.int64))
+            positions.append(np.zeros(1, np.int64))
+        first = batching.begins([len(span.tokens) for span in spans])
+        wanted = np.concatenate([span.wanted + begin for span, begin in zip(spans, first[:-1], strict=True)])
+        places = np.concatenate(positions)
         inputs = {
-            "embeds": self._embeddings(np.concatenate([span.tokens for span in spans]), positions),
-            "position_ids": positions,
+            "embeds": self._embeddings(np.concatenate(tokens), places),
+            "position_ids": places,
             "rows": wanted.astype(np.int32),
-            "past_lens": np.array([span.cached for span in spans], np.int32),
-            "subsequence_begins": begins,
-            "block_indices": np.concatenate(tables).astype(np.int32),
-            "block_indices_begins": np.cumsum([0, *map(len, tables)], dtype=np.int32),
-            "max_context_len": np.array(max(s.cached + n for s, n in zip(spans, rows, strict=True)), np.int32),
-            "qq_bias": np.concatenate(masks),
-            "qq_bias_begins": np.cumsum([0, *map(len, masks)], dtype=np.int32),
+            **batching.index(parts),
         }
         for name, value in inputs.items():
             self._request.set_tensor(name, ov.Tensor(value))
         self._request.infer()
         answers = [self._request.get_output_tensor(i).data for i in range(1 + len(self._taps))]
-        hidden = {layer: answers[1 + self._taps.index(layer)].reshape(len(wanted), -1) for layer in want.hidden}
-        return Output(answers[0].reshape(len(wanted), -1), hidden)
+        logits, *tapped = (answer.reshape(len(wanted), answer.shape[-1]) for answer in answers)
+        return Output(logits, {layer: tapped[self._taps.index(layer)] for layer in want.hidden})
 
     def move(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
         (from_block, from_offset), (to_block, to_offset) = divmod(source, BLOCK_SIZE), divmod(target, BLOCK_SIZE)
