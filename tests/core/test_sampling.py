@@ -47,7 +47,7 @@ def test_law_equals_the_reference(data):
 
 
 @pytest.mark.long
-@examples(4000)
+@examples(2000)
 @given(st.data())
 def test_law_equals_the_reference_at_length(data):
     row = data.draw(logits(30))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,7 +50,7 @@ class ModelDrafter:
         runner: the drafter; its logits may be of `vocabulary` alone.
         pool: KV blocks of that runner.
         vocabulary: token ids of the runner's logits, ascending; None when they are all.
-        least_survival: stop when the target's chance to confirm all so far falls below this.
+        least_survival: says below what chance of the target to confirm all so far a chain ends.
     """
 
     name = "model"
@@ -60,7 +60,7 @@ class ModelDrafter:
         runner: Runner,
         pool: Pool,
         vocabulary: NDArray[np.int64] | None = None,
-        least_survival: float = 0.0,
+        least_survival: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._runner, self._pool = runner, pool
         self._vocabulary, self._least = vocabulary, least_survival
@@ -70,18 +70,13 @@ class ModelDrafter:
         pass  # the prompt is read when the first draft is asked for
 
     def propose(self, seqs: Sequence[SequenceView], limits: Sequence[int]) -> list[Draft]:
-        chains = [self._start(seq, limit) for seq, limit in zip(seqs, limits, strict=True)]
-        answers = self._catch_up([chain for chain in chains if chain is not None])
-        active = [c for c in chains if c and c.seq.id in answers and self._pool.reserve(c.state.slot, c.limit)]
-        rows = [answers[chain.seq.id] for chain in active]
-        while active:
-            for chain, logits in zip(active, rows, strict=True):
-                self._extend(chain, logits)
-            active = [c for c in active if len(c.tokens) < c.limit and c.survival >= self._least]
-            rows = self._forward([self._next_span(chain) for chain in active])
-            for chain in active:
-                chain.state.ahead.append(chain.tokens[-1])
-        return [EMPTY if c is None else Draft.chain(c.tokens, self.name, c.confidence, c.laws) for c in chains]
+        try:
+            return self._propose(seqs, limits)
+        except BaseException:
+            # The caches stand where they were left; whoever asks again, for one of these alone, starts anew.
+            for seq in seqs:
+                self.end(seq)
+            raise
 
     def observe(self, seq: SequenceView, verdict: Verdict, hidden: Mapping[int, NDArray[np.float32]]) -> None:
         pass  # the next draft compares what is cached with what was committed
@@ -90,6 +85,21 @@ class ModelDrafter:
         state = self._states.pop(seq.id, None)
         if state is not None:
             self._pool.close(state.slot)
+
+    def _propose(self, seqs: Sequence[SequenceView], limits: Sequence[int]) -> list[Draft]:
+        chains = [self._start(seq, limit) for seq, limit in zip(seqs, limits, strict=True)]
+        answers = self._catch_up([chain for chain in chains if chain is not None])
+        active = [c for c in chains if c and c.seq.id in answers and self._pool.reserve(c.state.slot, c.limit)]
+        rows = [answers[chain.seq.id] for chain in active]
+        least = self._least()
+        while active:
+            for chain, logits in zip(active, rows, strict=True):
+                self._extend(chain, logits)
+            active = [c for c in active if len(c.tokens) < c.limit and c.survival >= least]
+            rows = self._forward([self._next_span(chain) for chain in active])
+            for chain in active:
+                chain.state.ahead.append(chain.tokens[-1])
+        return [EMPTY if c is None else Draft.chain(c.tokens, self.name, c.confidence, c.laws) for c in chains]
 
     def _start(self, seq: SequenceView, limit: int) -> _Chain | None:
         """Settle which cached rows still hold; None where nothing can be drafted."""

@@ -35,6 +35,8 @@ class Surroundings:
 
     target: RunnerInfo
     model: DraftModel | None = None
+    least_survival: Callable[[], float] = lambda: 0.0
+    """The chance of all drafted so far below which one more costly token does not pay."""
 
 
 Factory = Callable[[Surroundings], Drafter]
@@ -47,7 +49,7 @@ def _lookup(given: Surroundings) -> Drafter:
 def _model(given: Surroundings) -> Drafter:
     if given.model is None:
         raise OptionError("drafters has 'model', which needs a draft model; name one with --draft")
-    return ModelDrafter(given.model.runner, given.model.pool, given.model.vocabulary)
+    return ModelDrafter(given.model.runner, given.model.pool, given.model.vocabulary, given.least_survival)
 
 
 BUILT_IN: dict[str, Factory] = {"lookup": _lookup, "model": _model}

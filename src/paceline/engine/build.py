@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from paceline.drafters import registry
 from paceline.drafters.registry import DraftModel, Surroundings
 from paceline.drafters.trim import frequent
@@ -15,13 +17,14 @@ from paceline.engine.options import CONTEXT, Options, settle_weights
 from paceline.engine.scheduler import Scheduler
 from paceline.engine.text import TextStream
 from paceline.errors import OptionError, UnsupportedModel
-from paceline.governor.fixed import Fixed
+from paceline.governor.adaptive import Adaptive
+from paceline.governor.costs import Costs, profile
 from paceline.models import cache, toy
 from paceline.models.cache import Progress
 from paceline.models.load import Model, load
 from paceline.models.source import resolve
 from paceline.models.vocabulary import require_native
-from paceline.runners.base import Runner
+from paceline.runners.base import Output, Runner, Span
 from paceline.runners.kv import Pool
 from paceline.runners.openvino.quantise import Precision
 
@@ -86,14 +89,19 @@ def build(chosen: Chosen, progress: Progress = cache.silent) -> Engine:
     runner = _load_runner(chosen, progress)
     context = min(chosen.context, runner.info.context)
     pool = _pool(runner, chosen.kv_tokens, options.prefix_cache)
-    surroundings = Surroundings(runner.info, _draft_model(chosen, progress) if "model" in chosen.drafters else None)
+    draft = _draft_model(chosen, progress) if "model" in chosen.drafters else None
+    costs = _measure(runner, progress)
+    if draft is not None:
+        costs.draft_s["model"] = _measure(draft.runner, progress).forward(1)
+    governor = Adaptive(options.max_draft, costs, chosen.drafters)
+    surroundings = Surroundings(runner.info, draft, governor.least_survival)
     desk = DraftDesk(registry.make(chosen.drafters, surroundings), runner.info)
     return Engine(
         target=runner,
         pool=pool,
         scheduler=Scheduler(pool, options.sequences, options.prefill_rows, options.numerics == "fast"),
         desk=desk,
-        governor=Fixed(options.max_draft),
+        governor=governor,
         text=lambda request: TextStream(target.tokenizer, request),
         eos_ids=target.eos_ids,
         context=context,
@@ -167,6 +175,31 @@ def _draft_model(chosen: Chosen, progress: Progress) -> DraftModel:
         vocabulary = frequent(draft.tokenizer, size, draft.eos_ids) if size else None
         runner = OpenVINORunner(draft.checkpoint, chosen.draft_weights, "fast", vocabulary, progress=progress)
     return DraftModel(runner, _pool(runner, chosen.kv_tokens, options.prefix_cache), vocabulary)
+
+
+def _measure(runner: Runner, progress: Progress) -> Costs:
+    """Profile the target on the kind of pass that it will be asked for; nothing is cached of it."""
+    costs = Costs()
+    if not runner.info.can_rewind:
+        return costs
+    context, room = 64, runner.info.context
+    if room < 2 * context:
+        return costs
+    blocks = np.arange(-(-2 * context // runner.info.block_size), dtype=np.int32)
+    runner.forward([Span.causal([0] * context, 0, blocks, [])])
+    progress("measuring the cost curve", 0, 1)
+    profile(
+        lambda rows: _touch(runner.forward([Span.causal([0] * rows, context, blocks, range(rows), stepwise=True)])),
+        costs,
+        context,
+    )
+    progress("measuring the cost curve", 1, 1)
+    return costs
+
+
+def _touch(output: Output) -> None:
+    """Read the answer, as a step would."""
+    output.logits.argmax(-1)
 
 
 def _pool(runner: Runner, tokens: int, reuse: bool) -> Pool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from operator import index
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core import tree
+from paceline.core.law import Law
 from paceline.core.tree import EMPTY, Draft
 from paceline.core.types import ROOT, Verdict
 from paceline.drafters.base import Drafter
@@ -19,9 +21,17 @@ from paceline.runners.base import RunnerInfo
 
 log = logging.getLogger(__name__)
 
+Value = Callable[[LiveSequence, Draft], float]
+"""What a draft is worth; 0 or less is nothing."""
+
+
+def size(seq: LiveSequence, draft: Draft) -> float:
+    """The plainest value: the first draft that is not empty will do."""
+    return float(len(draft))
+
 
 class DraftDesk:
-    """Fills each sequence's draft from the first drafter that has a guess.
+    """Fills each sequence's draft from its drafters, in order, until one has a guess of enough value.
 
     What a drafter raises ends its work for that sequence alone; what it returns is cleaned before anyone sees it.
     """
@@ -30,6 +40,8 @@ class DraftDesk:
         self, drafters: Mapping[str, Drafter], info: RunnerInfo, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self.drafters, self._info, self._clock = dict(drafters), info, clock
+        self.spent: dict[str, float] = {}
+        """Seconds that each drafter took in the last step."""
 
     def begin(self, seq: LiveSequence) -> None:
         for name, drafter in self.drafters.items():
@@ -44,24 +56,39 @@ class DraftDesk:
             if name not in seq.failed_drafters:
                 self._guarded(name, seq, lambda drafter=drafter: drafter.observe(seq, verdict, hidden))  # type: ignore[misc]
 
-    def propose(self, seqs: Sequence[LiveSequence], limits: Sequence[Limit]) -> list[Draft]:
-        """Return a clean draft for each sequence, and note why where it is empty."""
+    def propose(self, seqs: Sequence[LiveSequence], limits: Sequence[Limit], value: Value = size) -> list[Draft]:
+        """Return a clean draft for each sequence, the most valuable found, and note why where it is empty.
+
+        A drafter is asked unless one before it had something of enough value.
+        """
+        self.spent = {}
         drafts = [EMPTY] * len(seqs)
+        worth = [0.0] * len(seqs)
         most = [self._most(seq, limit) for seq, limit in zip(seqs, limits, strict=True)]
         for name, drafter in self.drafters.items():
-            asked = [i for i, seq in enumerate(seqs) if most[i] and not drafts[i] and _wants(seq, name)]
-            if not asked:
-                continue
-            start = self._clock()
-            found = self._ask(name, drafter, [seqs[i] for i in asked], [most[i] for i in asked])
-            share = (self._clock() - start) / len(asked)
+            mine = [min(n, limit.by_drafter.get(name, n)) for n, limit in zip(most, limits, strict=True)]
+            asked = [i for i, seq in enumerate(seqs) if mine[i] and worth[i] <= limits[i].enough and _wants(seq, name)]
+            found = self._timed(name, drafter, [seqs[i] for i in asked], [mine[i] for i in asked])
             for i, draft in zip(asked, found, strict=True):
-                seqs[i].tally.spend(name, share)
-                drafts[i] = self._clean(draft, seqs[i], most[i])
+                clean = self._clean(draft, seqs[i], mine[i])
+                gain = value(seqs[i], clean) if clean else 0.0
+                if gain > worth[i] or not drafts[i]:
+                    drafts[i], worth[i] = clean, gain
         for i, seq in enumerate(seqs):
             if most[i] and not drafts[i]:
                 seq.tally.reasons[Reason.NOTHING_TO_DRAFT] += 1
         return drafts
+
+    def _timed(self, name: str, drafter: Drafter, seqs: list[LiveSequence], limits: list[int]) -> list[Draft]:
+        """Ask, and charge the time to those it was for."""
+        if not seqs:
+            return []
+        start = self._clock()
+        found = self._ask(name, drafter, seqs, limits)
+        self.spent[name] = self._clock() - start
+        for seq in seqs:
+            seq.tally.spend(name, self.spent[name] / len(seqs))
+        return found
 
     def _most(self, seq: LiveSequence, limit: Limit) -> int:
         if not self.drafters:
@@ -100,10 +127,11 @@ class DraftDesk:
     def _clean(self, draft: Draft, seq: LiveSequence, most: int) -> Draft:
         try:
             clean = clean_draft(draft, self._info.vocab_size, most)
+            flawed = len(clean) != len(draft)
         except Exception:
             log.warning("request %d: a drafter returned something that is not a draft", seq.id, exc_info=True)
-            clean = EMPTY
-        if len(clean) != len(draft):
+            clean, flawed = EMPTY, True
+        if flawed:
             seq.tally.reasons[Reason.DRAFT_INVALID] += 1
         reach = self._info.tree_context
         if not clean.is_chain and (clean.is_sampled or (reach is not None and seq.num_tokens + len(clean) > reach)):
@@ -118,14 +146,17 @@ def _wants(seq: LiveSequence, drafter: str) -> bool:
 
 def clean_draft(draft: Draft, vocab_size: int, most: int) -> Draft:
     """Return the nodes that can be verified: the first `most` whose token exists, whose parent is kept and comes
-    earlier, whose confidence is a probability, and that are no twin of an earlier one."""
-    parallel = (draft.parents, draft.confidence, draft.source, *([draft.laws] if draft.laws else []))
-    if any(len(field) != len(draft.tokens) for field in parallel):
-        return EMPTY
+    earlier, whose confidence is a probability, that their own law can give, and that are no twin of an earlier one.
+
+    Raises:
+        Exception: of any kind; then it is no draft at all.
+    """
+    draft = _plain(draft)
     kept: list[int] = []
     seen: set[tuple[int, int]] = set()
     for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
-        exists = isinstance(token, (int, np.integer)) and 0 <= token < vocab_size
+        law = draft.laws[node] if draft.laws else None
+        exists = 0 <= token < vocab_size and (law is None or law.prob(token) > 0)
         rooted = parent == ROOT or parent in kept
         if exists and rooted and (parent, token) not in seen and 0 <= draft.confidence[node] <= 1:
             seen.add((parent, token))
@@ -133,3 +164,16 @@ def clean_draft(draft: Draft, vocab_size: int, most: int) -> Draft:
         if len(kept) == most:
             break
     return draft if len(kept) == len(draft) else tree.select(draft, kept)
+
+
+def _plain(draft: Draft) -> Draft:
+    """Return a draft of Python's own numbers, for they become output, with a value for every node."""
+    fields = (draft.tokens, draft.parents, draft.confidence, draft.source, *([draft.laws] if draft.laws else []))
+    if len({len(field) for field in fields}) > 1:
+        raise ValueError("the fields of a draft differ in length")
+    if not all(isinstance(name, str) for name in draft.source):
+        raise TypeError("a draft's source is not the name of a drafter")
+    if not all(law is None or isinstance(law, Law) for law in draft.laws):
+        raise TypeError("a draft's law is not a Law")
+    tokens, parents = (tuple(map(index, field)) for field in (draft.tokens, draft.parents))
+    return Draft(tokens, parents, tuple(map(float, draft.confidence)), tuple(draft.source), tuple(draft.laws))

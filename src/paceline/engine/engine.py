@@ -118,13 +118,13 @@ class Engine:
     def step(self) -> list[Event]:
         """Run one forward of the target and commit what it confirms."""
         start = self._clock()
-        events, self._pending_events = self._pending_events, []
         plan = self.scheduler.next()
         if not plan:
-            return events
-        limits = self.governor.plan(plan.decoding)
+            return self._news()
+        prompt_rows = sum(chunk.rows for chunk in plan.prefill)
+        limits = self.governor.plan(plan.decoding, prompt_rows)
         before = self._clock()
-        drafts = self.desk.propose(plan.decoding, limits)
+        drafts = self.desk.propose(plan.decoding, limits, self.governor.value)
         drafted = self._clock()
         verified = self._fit(plan.decoding, self.governor.trim(plan.decoding, drafts))
         ready = self._clock()
@@ -132,13 +132,18 @@ class Engine:
         answered = self._clock()
         outcomes: list[Outcome] = []
         for deciding in self._deciding(plan, drafts, verified, output):
-            events.append(self._decide(deciding, outcomes))
+            self._pending_events.append(self._decide(deciding, outcomes))
         total = self._clock() - start
         draft_s, forward_s = drafted - before, answered - ready
         self._account(
-            StepReport(outcomes, sum(c.rows for c in plan.prefill), draft_s, forward_s, total - draft_s - forward_s)
+            StepReport(outcomes, prompt_rows, draft_s, forward_s, total - draft_s - forward_s, dict(self.desk.spent))
         )
         self._release_finished()
+        return self._news()
+
+    def _news(self) -> list[Event]:
+        """Hand out what has happened; an error before that must not lose it."""
+        events, self._pending_events = self._pending_events, []
         return events
 
     def _fit(self, seqs: Sequence[LiveSequence], drafts: Sequence[Draft]) -> list[Draft]:
@@ -161,7 +166,8 @@ class Engine:
         for chunk in plan.prefill:
             seq, rows = chunk.seq, chunk.rows
             assert seq.slot is not None
-            seq.clock.started = seq.clock.started or self._clock()
+            if seq.clock.started is None:
+                seq.clock.started = self._clock()
             part = seq.tokens[seq.cache_len : seq.cache_len + rows]
             wanted = [rows - 1] if chunk.finishes else []
             spans.append(Span.causal(part, seq.cache_len, seq.slot.table, wanted, stepwise=chunk.is_output))
@@ -196,17 +202,18 @@ class Engine:
         """Walk the draft, commit what is confirmed; an error ends this sequence alone."""
         seq, draft = deciding.seq, deciding.verified
         assert seq.slot is not None
-        ran = seq.tokens[seq.cache_len :]
+        begin, ran = seq.num_tokens, seq.tokens[seq.cache_len :]
         history = seq.output if seq.shaping.touches_logits else []
 
         def laws(row: int, path: tuple[int, ...]) -> Law:
             return law(deciding.rows[row], seq.shaping, [*history, *path])
 
         try:
-            verdict = verify(seq.rule, draft, laws, seq.noise, len(seq.tokens))
+            verdict = verify(seq.rule, draft, laws, seq.noise, begin)
             event = seq.commit(draft, verdict, deciding.rows, self._clock())
         except Exception as error:
             log.exception("request %d failed", seq.id)
+            seq.retract(begin)
             return seq.fail("error", f"{type(error).__name__}: {error}")
         committed = len(event.token_ids)
         kept = verdict.path[: committed - 1]
@@ -214,23 +221,23 @@ class Engine:
         self.pool.commit(seq.slot, tokens, [*range(len(ran)), *(len(ran) + node for node in kept)])
         seq.tally.count(deciding.drafted, draft, verdict, committed)
         self.desk.observe(seq, verdict, {})
-        outcomes.append(Outcome(seq, draft, verdict, committed))
+        outcomes.append(Outcome(seq, deciding.drafted, draft, event.token_ids))
         return event
 
     def _account(self, step: StepReport) -> None:
         """Charge every sequence its share of the step, and let the governor learn from it."""
         self.governor.observe(step)
         n = len(step.outcomes)
-        t0 = self.governor.plain_seconds(n) if n and not step.prefill_rows else None
+        t0 = self.governor.costs.plain_seconds(n) if n and not step.prefill_rows else None
         for outcome in step.outcomes:
             tally = self._live[outcome.seq.id].tally
             tally.forward_s += step.forward_s / n
             tally.other_s += step.other_s / n
-            rejected = len(outcome.draft) - (outcome.committed - 1)
-            if t0 is not None and len(outcome.draft):
-                extra = max(0.0, step.forward_s + step.draft_s - t0) / n
-                tally.wasted_s += extra * max(0, rejected) / len(outcome.draft)
-                tally.saved_s += (outcome.committed * t0 - step.seconds) / n
+            drafted, committed = len(outcome.verified), len(outcome.tokens)
+            if t0 is not None and drafted:
+                extra = max(0.0, step.seconds - t0) / n
+                tally.wasted_s += extra * max(0, drafted - committed + 1) / drafted
+                tally.saved_s += (committed * t0 - step.seconds) / n
 
     def _release_finished(self) -> None:
         for seq in [s for s in self._live.values() if s.finish_reason]:
@@ -243,18 +250,25 @@ class Engine:
         self._finished[seq.id] = seq.completion()
 
     def _check(self, request: Request) -> None:
-        prompt, vocab = request.prompt, self.target.info.vocab_size
+        prompt, sampling, vocab = request.prompt, request.sampling, self.target.info.vocab_size
         if not prompt:
             raise RequestError("the prompt is empty; give at least one token of text")
-        wrong = next((t for t in prompt if not 0 <= t < vocab), None)
-        if wrong is not None:
-            raise RequestError(f"the prompt has token id {wrong}; this model's ids are 0 to {vocab - 1}")
+        named = {
+            "the prompt": prompt,
+            "logit_bias": sampling.logit_bias,
+            "stop_token_ids": sampling.stop_token_ids,
+            "bad_token_ids": [token for word in request.bad_token_ids for token in word],
+        }
+        for what, tokens in named.items():
+            wrong = next((t for t in tokens if not 0 <= t < vocab), None)
+            if wrong is not None:
+                raise RequestError(f"{what} has token id {wrong}; this model's ids are 0 to {vocab - 1}")
         if len(prompt) >= self.context:
             raise RequestError(
                 f"the prompt has {len(prompt)} tokens; at most {self.context - 1} fit in the context of "
                 f"{self.context}; shorten it or raise the context"
             )
-        needed = self.pool.blocks_for(min(len(prompt) + request.sampling.max_tokens, self.context))
+        needed = self.pool.blocks_for(min(len(prompt) + sampling.max_tokens, self.context))
         if needed > self.pool.num_blocks:
             raise RequestError(
                 f"prompt and max_tokens need {needed} KV blocks and the pool has {self.pool.num_blocks}; "

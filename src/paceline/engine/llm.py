@@ -121,7 +121,7 @@ class LLM:
     @property
     def plain_tokens_per_s(self) -> float | None:
         """The measured speed of plain decoding of one sequence here, None before it was seen."""
-        seconds = self.engine.governor.plain_seconds(1)
+        seconds = self.engine.governor.costs.plain_seconds(1)
         return 1 / seconds if seconds else None
 
 

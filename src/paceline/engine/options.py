@@ -26,7 +26,7 @@ class Options:
     draft: str | None = None
     drafters: tuple[str, ...] | None = None
     """None is auto: all that can be had."""
-    max_draft: int = 8
+    max_draft: int = 16
     """Most drafted tokens of a sequence in a step."""
     speculate: bool = True
     runner: RunnerName = "auto"

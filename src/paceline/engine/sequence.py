@@ -149,7 +149,8 @@ class LiveSequence:
             self.sources[-1] = None
         if self.finish_reason == "length":
             pieces.append(self.text.flush())
-        self.clock.first_token = self.clock.first_token or now
+        if self.clock.first_token is None:
+            self.clock.first_token = now
         self.clock.last_token = now
         self.pieces += pieces
         count = len(self.tokens) - begin
@@ -162,6 +163,10 @@ class LiveSequence:
             logprobs,
             self.finish_reason,
         )
+
+    def retract(self, length: int) -> None:
+        """Take back all but the first `length` tokens, which an error has left without an event."""
+        del self.tokens[length:], self.sources[length - self.prompt_len :], self.logprobs[length - self.prompt_len :]
 
     def fail(self, reason: FinishReason, error: str | None = None) -> Event:
         """End it where it stands; held-back text is let out."""

@@ -8,7 +8,8 @@ from enum import StrEnum
 from typing import Protocol
 
 from paceline.core.tree import Draft
-from paceline.core.types import SpeculationParams, Verdict
+from paceline.core.types import SpeculationParams
+from paceline.governor.costs import Costs
 
 
 class Reason(StrEnum):
@@ -43,6 +44,7 @@ class Drafting(Protocol):
     @property
     def room(self) -> int:
         """Most drafted tokens that could still be part of the output."""
+
     @property
     def meets_context(self) -> bool:
         """Whether it is the context that sets `room`, not the request's own end."""
@@ -53,8 +55,13 @@ class Limit:
     """What a sequence may draft in this step."""
 
     nodes: int
+    """Most drafted tokens."""
     reason: Reason | None = None
     """Why it is less than the engine allows at most."""
+    by_drafter: Mapping[str, int] = field(default_factory=dict)
+    """Lower limits of drafters whose guesses cost time."""
+    enough: float = 0.0
+    """A draft of more value than this leaves the drafters after it unasked."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,11 +69,12 @@ class Outcome:
     """One sequence's part of a step."""
 
     seq: Drafting
-    draft: Draft
-    """What was verified."""
-    verdict: Verdict
-    committed: int
-    """Tokens that became part of the output."""
+    drafted: Draft
+    """What the drafters proposed."""
+    verified: Draft
+    """What of it was in the target's pass."""
+    tokens: tuple[int, ...]
+    """What became part of the output."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,22 +87,35 @@ class StepReport:
     forward_s: float
     other_s: float
     draft_s_by: Mapping[str, float] = field(default_factory=dict)
+    """Of `draft_s`, each drafter's."""
 
     @property
     def seconds(self) -> float:
         return self.draft_s + self.forward_s + self.other_s
 
     @property
+    def rows(self) -> int:
+        """Rows of the target's pass, those of prompts apart."""
+        return sum(1 + len(outcome.verified) for outcome in self.outcomes)
+
+    @property
     def is_plain(self) -> bool:
         """Whether nothing but decoding of one token a sequence went on."""
-        return not self.prefill_rows and not any(len(o.draft) for o in self.outcomes)
+        return not self.prefill_rows and not any(len(o.verified) for o in self.outcomes)
 
 
 class Governor(Protocol):
     """Decides how much each sequence drafts. It never sees text, and never changes it."""
 
-    def plan(self, seqs: Sequence[Drafting]) -> list[Limit]:
-        """Return each sequence's limit, before anything is drafted."""
+    @property
+    def costs(self) -> Costs:
+        """What passes take here, as far as it is known."""
+
+    def plan(self, seqs: Sequence[Drafting], prefill_rows: int = 0) -> list[Limit]:
+        """Return each sequence's limit, before anything is drafted; prompt rows run in the same pass."""
+
+    def value(self, seq: Drafting, draft: Draft) -> float:
+        """Return what a draft is worth, in tokens; 0 or less is not worth verifying."""
 
     def trim(self, seqs: Sequence[Drafting], drafts: Sequence[Draft]) -> list[Draft]:
         """Return what is worth verifying of each draft.
@@ -104,6 +125,3 @@ class Governor(Protocol):
 
     def observe(self, step: StepReport) -> None:
         """Learn from a finished step."""
-
-    def plain_seconds(self, sequences: int) -> float | None:
-        """Return the measured time of a plain step of so many sequences, None before one was seen."""

@@ -1,36 +1,34 @@
-"""A governor that always drafts the same length, and measures what a plain step costs."""
+"""A governor that always drafts the same length; it only measures."""
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
 from collections.abc import Sequence
-from statistics import median
 
 from paceline.core import tree
 from paceline.core.tree import Draft
 from paceline.governor.base import Drafting, Limit, Reason, StepReport
+from paceline.governor.costs import Costs
 
 
 class Fixed:
     """Drafts `length` tokens for every sequence that does not ask for fewer."""
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, costs: Costs | None = None) -> None:
         self._length = length
-        self._plain: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=64))
+        self.costs = costs or Costs()
 
-    def plan(self, seqs: Sequence[Drafting]) -> list[Limit]:
+    def plan(self, seqs: Sequence[Drafting], prefill_rows: int = 0) -> list[Limit]:
         return [asked(seq, self._length) for seq in seqs]
+
+    def value(self, seq: Drafting, draft: Draft) -> float:
+        return float(len(draft))
 
     def trim(self, seqs: Sequence[Drafting], drafts: Sequence[Draft]) -> list[Draft]:
         return [tree.prune(draft, self._length) for draft in drafts]
 
     def observe(self, step: StepReport) -> None:
-        if step.is_plain:
-            self._plain[len(step.outcomes)].append(step.seconds)
-
-    def plain_seconds(self, sequences: int) -> float | None:
-        seen = self._plain.get(sequences)
-        return median(seen) if seen else None
+        if step.outcomes and not step.prefill_rows:
+            self.costs.observe(step.rows, step.forward_s, step.other_s)
 
 
 def asked(seq: Drafting, most: int) -> Limit:

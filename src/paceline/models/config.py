@@ -111,7 +111,7 @@ class ModelConfig:
         if self.gated_ffn:
             linear["gate"] = (f, d)
         shapes |= linear
-        return shapes | {f"{name}.bias": (linear[name][0],) for name in self.biases}
+        return shapes | {f"{name}.bias": (linear[name][0],) for name in sorted(self.biases)}
 
 
 def _product(shape: tuple[int, ...]) -> int:

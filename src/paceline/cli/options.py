@@ -1,0 +1,205 @@
+"""The options that commands share, and what they come to."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from paceline.core.types import Mode, SamplingParams, SpeculationParams
+from paceline.errors import OptionError, RequestError
+
+if TYPE_CHECKING:
+    from paceline.engine.options import Options
+
+Text = str | None
+
+
+def _option(name: str, help: str, metavar: str | None = None) -> Any:
+    return typer.Option(name, help=help, metavar=metavar, show_default=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFlags:
+    """Which model, and how it runs. Numbers are texts here: `settle` reads them, with our own messages."""
+
+    model: Annotated[str, _option("--model", "Hub id, directory, .gguf file, demo or toy:NAME.", "MODEL")]
+    draft: Annotated[Text, _option("--draft", "A small model of the same family that drafts.", "MODEL")] = None
+    drafters: Annotated[
+        Text, _option("--drafters", "Names with commas between (lookup,model), auto [default] or none.", "NAMES")
+    ] = None
+    heads: Annotated[Text, _option("--heads", "Directory of draft heads.", "DIR")] = None
+    max_draft: Annotated[Text, _option("--max-draft", "Most drafted tokens a step, 0 to 64.", "N")] = None
+    runner: Annotated[Text, _option("--runner", "auto [default], openvino or torch.", "NAME")] = None
+    weights: Annotated[
+        Text, _option("--weights", "int4, int8, bf16 or fp32 [default: int8 for small models, else int4].", "FORM")
+    ] = None
+    draft_weights: Annotated[
+        Text, _option("--draft-weights", "The same for the draft model [default: int4].", "FORM")
+    ] = None
+    numerics: Annotated[
+        Text,
+        _option("--numerics", "invariant [default]: the same text to the last bit with and without drafts; fast.", "X"),
+    ] = None
+    context: Annotated[
+        Text, _option("--context", "Most tokens, prompt and answer [default: the model's, up to 8192].", "N")
+    ] = None
+    device: Annotated[Text, _option("--device", "Of the torch runner: cpu [default], cuda.", "NAME")] = None
+    debug: Annotated[bool, _option("--debug", "Show tracebacks and warnings.")] = False
+
+    def options(self, sequences: int | None = 1) -> Options:
+        """Return the engine's options.
+
+        Raises:
+            OptionError: one is not allowed, is not there yet, or would have no effect.
+        """
+        from paceline.engine.options import Options
+
+        if self.heads is not None:
+            raise OptionError(f"heads is {self.heads!r}; this version cannot use draft heads yet; leave --heads out")
+        named = self.drafter_names()
+        if self.draft is not None and named is not None and "model" not in named and self.speculates:
+            raise OptionError(
+                f"draft is {self.draft!r} and drafters is {self.drafters!r}, which does not use it; "
+                "add 'model' to --drafters or leave --draft out"
+            )
+        given: dict[str, Any] = {
+            "draft": self.draft,
+            "drafters": named,
+            "max_draft": whole("max_draft", self.max_draft),
+            "runner": self.runner,
+            "weights": self.weights,
+            "draft_weights": self.draft_weights,
+            "numerics": self.numerics,
+            "context": whole("context", self.context),
+            "sequences": sequences,
+            "device": self.device,
+        }
+        asked = {name: value for name, value in given.items() if value is not None}
+        return Options(self.model, speculate=self.speculates, **asked)
+
+    @property
+    def drafts(self) -> bool:
+        return self.drafters != "none" and whole("max_draft", self.max_draft) != 0
+
+    @property
+    def speculates(self) -> bool:
+        return self.drafts
+
+    def drafter_names(self) -> tuple[str, ...] | None:
+        """Return what --drafters lists; None is auto."""
+        if self.drafters in (None, "auto"):
+            return None
+        if self.drafters == "none":
+            return ()
+        return tuple(name.strip() for name in self.drafters.split(","))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags(ModelFlags):
+    """What `generate` and `chat` share."""
+
+    rule: Annotated[
+        Text, _option("--rule", "coupled [default], ratio, block, or typical, which changes the text.", "NAME")
+    ] = None
+    no_speculation: Annotated[bool, _option("--no-speculation", "Decode plainly.")] = False
+    max_tokens: Annotated[Text, _option("--max-tokens", "Most tokens of an answer [default: 256].", "N")] = None
+    temperature: Annotated[Text, _option("--temperature", "0 [default] takes the most probable token.", "X")] = None
+    top_p: Annotated[Text, _option("--top-p", "Keep the most probable tokens up to this mass.", "X")] = None
+    top_k: Annotated[Text, _option("--top-k", "Keep this many of the most probable tokens.", "N")] = None
+    min_p: Annotated[Text, _option("--min-p", "Drop tokens below this share of the most probable one.", "X")] = None
+    seed: Annotated[Text, _option("--seed", "The same seed gives the same text [default: drawn].", "N")] = None
+    stop: Annotated[list[str] | None, _option("--stop", "End before this text; may be given again.", "TEXT")] = None
+    system: Annotated[Text, _option("--system", "What the model is told before the conversation.", "TEXT")] = None
+    raw: Annotated[bool, _option("--raw", "Continue the text as it is: no chat template.")] = False
+    prediction: Annotated[Text, _option("--prediction", "Text that the answer may repeat.", "FILE")] = None
+    show_draft: Annotated[bool, _option("--show-draft", "Colour tokens by the drafter that guessed them.")] = False
+    json: Annotated[bool, _option("--json", "Print one JSON object instead of the text.")] = False
+
+    @property
+    def speculates(self) -> bool:
+        return self.drafts and not self.no_speculation
+
+    def check(self) -> None:
+        """Raise OptionError for what this version cannot do, and for what would have no effect."""
+        if self.prediction is not None:
+            raise OptionError(
+                f"prediction is {self.prediction!r}; this version has no drafter for it yet; leave --prediction out"
+            )
+        if self.raw and self.system is not None:
+            raise OptionError("system needs the chat template, which --raw leaves out; give one of the two")
+
+    def sampling(self) -> SamplingParams:
+        given: dict[str, Any] = {
+            "max_tokens": whole("max_tokens", self.max_tokens),
+            "temperature": number("temperature", self.temperature),
+            "top_p": number("top_p", self.top_p),
+            "top_k": whole("top_k", self.top_k),
+            "min_p": number("min_p", self.min_p),
+            "seed": whole("seed", self.seed),
+            "stop": tuple(self.stop or ()),
+        }
+        return SamplingParams(**{name: value for name, value in given.items() if value is not None})
+
+    def speculation(self) -> SpeculationParams:
+        mode: Mode = "auto" if self.speculates else "off"
+        rule: Any = self.rule or "coupled"
+        return SpeculationParams(mode=mode, max_draft=whole("max_draft", self.max_draft), rule=rule)
+
+
+def whole(name: str, text: str | None) -> int | None:
+    """Raises OptionError: the text is no whole number."""
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        raise OptionError(f"{name} is {text!r}; allowed: a whole number") from None
+
+
+def number(name: str, text: str | None) -> float | None:
+    """Raises OptionError: the text is no number."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        raise OptionError(f"{name} is {text!r}; allowed: a number") from None
+
+
+def decode(data: bytes, name: str) -> str:
+    """Raises RequestError: these bytes are not UTF-8."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"{name} is not UTF-8 text (byte 0x{data[error.start]:02x} at {error.start}); convert it first"
+        ) from None
+
+
+def spread(command: Callable[..., int]) -> Callable[..., int]:
+    """Return a command whose first parameter, a record of options, is spread into one parameter for each option."""
+    hints = get_type_hints(command, include_extras=True)
+    first, *others = inspect.signature(command).parameters.values()
+    record = hints[first.name]
+    own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[p.name]) for p in others]
+    kinds = get_type_hints(record, include_extras=True)
+    options = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=kinds[field.name],
+        )
+        for field in fields(record)
+    ]
+
+    @wraps(command)
+    def spreading(**given: Any) -> int:
+        rest = {p.name: given.pop(p.name) for p in others}
+        return command(record(**given), **rest)
+
+    parameters = [*own, *options]
+    spreading.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    spreading.__annotations__ = {p.name: p.annotation for p in parameters}
+    return spreading
