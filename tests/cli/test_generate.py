@@ -52,6 +52,13 @@ def test_stop_strings_end_the_text(run):
     assert cut.out == whole[: min(map(whole.index, stops))] + "\n"
 
 
+@pytest.mark.parametrize("context", ["8", "40", "130"])
+def test_a_small_context_ends_the_text(run, context):
+    found = run("generate", "abc", "--model", "toy:chaos", "--raw", "--context", context, "--json").json
+    assert found["model"]["context"] == int(context)
+    assert found["usage"]["completion_tokens"] == int(context) - 3
+
+
 def test_system_is_part_of_the_conversation(run):
     told = run(*PLAIN, "--model", "toy:ngram", "--json", "--system", "be brief").json
     assert told["usage"]["prompt_tokens"] == len(PROMPT) + len("be brief") + 3

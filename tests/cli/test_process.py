@@ -62,6 +62,14 @@ class TestPipes:
             assert process.stderr.read() == b""
             assert process.wait(60) == 141
 
+    def test_nor_is_it_for_a_table(self):
+        read, write = os.pipe()
+        os.close(read)
+        with start(command("inspect", "--model", "toy:ngram"), stdout=write) as process:
+            os.close(write)
+            assert process.wait(60) == 141
+            assert process.stderr.read() == b""
+
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a Linux device")
     def test_a_full_disk_at_the_other_end(self):
         with open("/dev/full", "wb") as full:
@@ -120,13 +128,15 @@ class Screen:
         self.pid, self._terminal = pty.fork()
         if not self.pid:
             os.execve(arguments[0], arguments, os.environ | {"TERM": "xterm"} | environment)
-        self.shown = b""
+        self.shown, self._passed = b"", 0
 
     def until(self, wanted: bytes) -> None:
-        since, deadline = len(self.shown), time.monotonic() + 30
-        while wanted not in self.shown[since:]:
+        """Read on until this is shown, after what was waited for before."""
+        deadline = time.monotonic() + 30
+        while (at := self.shown.find(wanted, self._passed)) < 0:
             assert time.monotonic() < deadline, self.shown[-500:]
             self._read()
+        self._passed = at + len(wanted)
 
     def type(self, keys: bytes) -> None:
         time.sleep(0.3)  # a line editor that has just shown its prompt may not be listening yet

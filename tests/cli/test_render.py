@@ -120,6 +120,10 @@ class TestClosingLine:
     def test_speed_against_plain(self, plain, said):
         assert said in closing_line(completion(), plain)
 
+    def test_what_no_draft_had_a_part_in_is_not_called_faster(self):
+        assert "faster" not in closing_line(completion(accepted=0), 50.0)
+        assert "slower" in closing_line(completion(accepted=0), 125.0)
+
     def test_acceptance(self):
         assert "τ 2.20, accepted 6 of 12 drafted" in closing_line(completion(), None)
 

@@ -21,8 +21,8 @@ from paceline.engine.scheduler import Scheduler
 from paceline.engine.text import TextStream
 from paceline.governor.fixed import Fixed
 from paceline.models import toy
-from paceline.models.toy import ToyLaw
 from paceline.models.tokenizer import Tokenizer
+from paceline.models.toy import ToyLaw
 from paceline.runners.kv import Pool
 from paceline.runners.toy import ToyRunner
 
@@ -248,17 +248,18 @@ class Script(Quiet):
 
 
 def model(
-    target: ToyLaw = CHAOS,
+    target: Any = CHAOS,
     noise: float = 0.7,
     blocks: int = 200,
     block_size: int = 3,
     context: int = 512,
     vocabulary: Any = None,
 ) -> ModelDrafter:
-    """A draft model that is often right."""
-    runner = ToyRunner(replace(target, noise=noise), context, block_size)
+    """A draft model that is often right; without noise it is `target` itself."""
+    law = replace(target, noise=noise) if noise else target
+    runner = ToyRunner(law, context, block_size)
     if vocabulary is not None:
-        runner = _Trimmed(replace(target, noise=noise), vocabulary, context, block_size)
+        runner = _Trimmed(law, vocabulary, context, block_size)
     runner.allocate(blocks)
     return ModelDrafter(runner, Pool(blocks, block_size, runner.move), vocabulary)
 
@@ -266,7 +267,7 @@ def model(
 class _Trimmed(ToyRunner):
     """Answers for a part of the vocabulary."""
 
-    def __init__(self, law: ToyLaw, vocabulary: Any, context: int, block_size: int) -> None:
+    def __init__(self, law: Any, vocabulary: Any, context: int, block_size: int) -> None:
         super().__init__(law, context, block_size)
         self._kept = vocabulary
 

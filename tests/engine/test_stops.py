@@ -37,7 +37,9 @@ def spelled(rig: Rig, request: Request) -> tuple[str, list[int], str]:
 def agree(rig: Rig, requests: Sequence[Request]) -> list[Completion]:
     """Run requests with and without drafts, and hold both against the reference; return those with drafts."""
     drafted = rig.run(requests)
-    plain = make(law=rig.law, eos=rig.eos, context=rig.engine.context).run(replace(r, speculation=PLAIN) for r in requests)
+    plain = make(law=rig.law, eos=rig.eos, context=rig.engine.context).run(
+        replace(r, speculation=PLAIN) for r in requests
+    )
     for request, with_drafts, without in zip(requests, drafted, plain, strict=True):
         assert visible(with_drafts) == visible(without)
         assert (with_drafts.text, list(with_drafts.token_ids), with_drafts.finish_reason) == spelled(rig, request)
@@ -105,7 +107,7 @@ def test_stop_strings(stops: list[str], drafters: str, seed: int, length: int) -
     """Streamed and whole, with drafts and without: one text."""
     dice = random.Random(seed)
     common = {"stop": tuple(stops), "top_k": 12, "logprobs": 1, "max_tokens": 20}
-    bias = {token: 1.5 for token in range(11)}
+    bias = dict.fromkeys(range(11), 1.5)
     requests = [
         ask(p, temperature=dice.choice([0.0, 1.0]), seed=seed + i, logit_bias=bias, **common)
         for i, p in enumerate(prompts(3, seed))

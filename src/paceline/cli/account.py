@@ -49,6 +49,8 @@ def _speed(completion: Completion, plain: float | None) -> str:
     if plain is None:
         return f"{shown}, plain not measured"
     ratio = rate / plain
+    if ratio > 1 and not completion.speculation.accepted:
+        return f"{shown}, plain {plain:.1f} here, no draft helped"  # the difference is the machine's mood
     verdict = "as fast" if abs(ratio - 1) < SAME else "faster" if ratio > 1 else "slower"
     return f"{shown}, plain {plain:.1f} here: ×{ratio:.2f}, {verdict}"
 

@@ -39,11 +39,10 @@ def inspect(
 
 
 def _show(found: Survey) -> None:
-    from rich.console import Console
-
     from paceline.cli import tables
+    from paceline.cli.render import Screen
 
-    console = Console(file=sys.stdout, highlight=False)
+    console = Screen(file=sys.stdout, highlight=False)
     for part in tables.tables(found):
         console.print(part)
     lines = [f"not usable: {problem}" for problem in found.problems] or ["usable"]

@@ -23,6 +23,13 @@ _VISIBLE = (
 """What a model writes must not steer the terminal: control characters are shown, or dropped."""
 
 
+class Screen(Console):
+    """A console that leaves a reader who is gone to `run`, as any other output does."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # the BrokenPipeError that is being handled
+
+
 class Colours:
     """Each drafter's colour."""
 
@@ -108,4 +115,4 @@ def can_colour(out: TextIO | None = None) -> bool:
 
 def note(text: str | Text) -> None:
     """Write a line beside the answer, to stderr."""
-    Console(stderr=True, highlight=False).print(text, style="dim", soft_wrap=True, markup=False, emoji=False)
+    Screen(stderr=True, highlight=False).print(text, style="dim", soft_wrap=True, markup=False, emoji=False)

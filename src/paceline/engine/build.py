@@ -90,9 +90,9 @@ def build(chosen: Chosen, progress: Progress = cache.silent) -> Engine:
     context = min(chosen.context, runner.info.context)
     pool = _pool(runner, chosen.kv_tokens, options.prefix_cache)
     draft = _draft_model(chosen, progress) if "model" in chosen.drafters else None
-    costs = _measure(runner, progress)
+    costs = _measure(runner, chosen.kv_tokens, progress)
     if draft is not None:
-        costs.draft_s["model"] = _measure(draft.runner, progress).forward(1)
+        costs.draft_s["model"] = _measure(draft.runner, chosen.kv_tokens, progress).forward(1)
     governor = Adaptive(options.max_draft, costs, chosen.drafters)
     surroundings = Surroundings(runner.info, draft, governor.least_survival)
     desk = DraftDesk(registry.make(chosen.drafters, surroundings), runner.info)
@@ -177,12 +177,12 @@ def _draft_model(chosen: Chosen, progress: Progress) -> DraftModel:
     return DraftModel(runner, _pool(runner, chosen.kv_tokens, options.prefix_cache), vocabulary)
 
 
-def _measure(runner: Runner, progress: Progress) -> Costs:
+def _measure(runner: Runner, kv_tokens: int, progress: Progress) -> Costs:
     """Profile the target on the kind of pass that it will be asked for; nothing is cached of it."""
     costs = Costs()
     if not runner.info.can_rewind:
         return costs
-    context, room = 64, runner.info.context
+    context, room = 64, min(runner.info.context, kv_tokens)
     if room < 2 * context:
         return costs
     blocks = np.arange(-(-2 * context // runner.info.block_size), dtype=np.int32)

@@ -1,20 +1,31 @@
 """How likely the target takes a drafted node, given that it took the parent: estimated, calibrated, forgetting.
 
-Counts are kept by source, depth and the drafter's own confidence. A node is seen when the text reached its parent, be
-it verified or not: what was committed tells whether the guess was right, so guesses that were not worth verifying teach
-as well, at no cost.
+Counts are kept by source, depth, the drafter's own confidence, and how many of its guesses came true in a row just
+before: what is right tends to stay so for a while. A node is seen when the text reached its parent, be it verified or
+not: what was committed tells whether the guess was right, so guesses that were not worth verifying teach as well, at
+no cost.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from paceline.core import tree
 from paceline.core.tree import Draft
 from paceline.core.types import ROOT
 
+CERTAIN = 0.99
+"""No chance is held higher."""
+FIRST = 0.6
+"""Chance of a first guess while nothing is known."""
 BUCKETS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 """Upper bounds of the confidence buckets; the last bucket has none."""
+RUNS = (1, 4)
+"""Lower bounds of the classes of runs, after the first, which is none."""
+ANY, WIDE = -1, -1
+"""Stand for whatever confidence, and whatever run."""
 DEEPEST = 6
 """Depths from this on share a count."""
 PRIOR = 6.0
@@ -22,8 +33,12 @@ PRIOR = 6.0
 MEMORY = 200.0
 """Observations that a count remembers."""
 REQUEST_PRIOR = 8.0
+REQUEST_KEEP = 0.97
+FADE = 0.95
+"""What a step without a guess leaves of what is known of a request's latest ones."""
+FORGOTTEN = 1.0
 REQUESTS = 1024
-"""Requests whose own record is kept, the newest."""
+"""Pairs of request and source whose own record is kept, the newest."""
 
 
 @dataclass(slots=True)
@@ -38,7 +53,7 @@ class _Count:
         self.seen += 1
         self.taken += taken
 
-    def mean(self, prior: float, weight: float) -> float:
+    def mean(self, prior: float, weight: float = PRIOR) -> float:
         return (self.taken + weight * prior) / (self.seen + weight)
 
 
@@ -50,44 +65,89 @@ class Calibration:
     taken: float = 0.0
     seen: int = 0
 
+    def add(self, expected: float, taken: bool) -> None:
+        self.expected += expected
+        self.taken += taken
+        self.seen += 1
+
+
+@dataclass(slots=True)
+class _Trend:
+    """What came of late against what was expected."""
+
+    expected: float = 0.0
+    taken: float = 0.0
+
+    def add(self, expected: float, taken: bool) -> None:
+        self.expected = REQUEST_KEEP * self.expected + expected
+        self.taken = REQUEST_KEEP * self.taken + taken
+
+    @property
+    def ratio(self) -> float:
+        return (self.taken + REQUEST_PRIOR) / (self.expected + REQUEST_PRIOR)
+
+
+@dataclass(slots=True)
+class _Own:
+    """How a request differs, of one source."""
+
+    sure: _Trend = field(default_factory=_Trend)
+    """From what the confidences let expect."""
+    blind: _Trend = field(default_factory=_Trend)
+    """From what is expected before they are known: a harder text shows in confidences, not in how true they are."""
+    run: int | None = 0
+    """Guesses that came true in a row, up to now; None when that is too long ago to say anything."""
+
+    def trend(self, kind: int) -> _Trend:
+        return self.blind if kind == ANY else self.sure
+
 
 class Acceptance:
     """Estimates over all requests, and how each request differs."""
 
     def __init__(self) -> None:
-        self._cells: dict[tuple[str, int, int], _Count] = defaultdict(_Count)
-        self._sources: dict[tuple[str, int], _Count] = defaultdict(_Count)
-        self._requests: dict[tuple[int, str], Calibration] = {}
+        self._counts: dict[tuple[str, int, int, int], _Count] = defaultdict(_Count)
+        self._requests: dict[tuple[int, str], _Own] = {}
         self.calibration: list[Calibration] = [Calibration() for _ in range(10)]
 
-    def node(self, request: int, source: str, depth: int, confidence: float) -> float:
-        """Return the chance that a node is taken, given its parent."""
-        cell = self._cells[source, min(depth, DEEPEST), bucket(confidence)]
-        return self._clip(cell.mean(confidence, PRIOR) * self._ratio(request, source))
-
-    def at_depth(self, request: int, source: str, depth: int, prior: float = 0.6) -> float:
-        """Return the chance of a node whose confidence is not known yet."""
-        count = self._sources[source, min(depth, DEEPEST)]
-        return self._clip(count.mean(prior, PRIOR) * self._ratio(request, source))
+    def at_depth(self, request: int, source: str, depth: int, prior: float = FIRST) -> float:
+        """Return the chance of a node, given its parent, whose confidence is not known yet."""
+        own = self._requests.get((request, source), _NEW)
+        return self._chance(own, own.run, source, min(depth, DEEPEST), ANY, prior)
 
     def survivals(self, request: int, draft: Draft) -> list[float]:
         """Return for each node the chance that it and all before it are taken."""
+        owns = {source: self._requests.get((request, source), _NEW) for source in set(draft.source)}
+        known: dict[tuple[str, int, float], float] = {}
         found: list[float] = []
-        depths: list[int] = []
-        for node, parent in enumerate(draft.parents):
-            depths.append(1 if parent == ROOT else depths[parent] + 1)
-            chance = self.node(request, draft.source[node], depths[-1], draft.confidence[node])
-            found.append(chance * (1.0 if parent == ROOT else found[parent]))
+        for parent, depth, source, sure in zip(
+            draft.parents, tree.depths(draft.parents), draft.source, draft.confidence, strict=True
+        ):
+            key = source, min(depth, DEEPEST), sure
+            if key not in known:
+                own = owns[source]
+                known[key] = self._chance(own, own.run, source, key[1], bucket(sure), sure)
+            found.append(known[key] * (1.0 if parent == ROOT else found[parent]))
         return found
+
+    def fade(self, request: int, source: str) -> None:
+        """Note that a source was not asked: its luck may have turned."""
+        own = self._requests.get((request, source))
+        if own is not None:
+            own.blind.expected, own.blind.taken = FADE * own.blind.expected, FADE * own.blind.taken
+            if own.blind.expected < FORGOTTEN:
+                own.run = None
 
     def observe(self, request: int, draft: Draft, tokens: tuple[int, ...]) -> None:
         """Compare a draft with what became of the text."""
+        runs = {source: self._own(request, source).run for source in draft.source}
         parent = ROOT
         for depth, token in enumerate(tokens, 1):
             followed = None
             for node in (n for n, p in enumerate(draft.parents) if p == parent):
                 taken = draft.tokens[node] == token
-                self._count(request, draft.source[node], depth, draft.confidence[node], taken)
+                source = draft.source[node]
+                self._count(self._own(request, source), source, runs[source], depth, draft.confidence[node], taken)
                 followed = node if taken else followed
             if followed is None:
                 return
@@ -99,29 +159,36 @@ class Acceptance:
         seen = sum(c.seen for c in self.calibration)
         return sum(abs(c.expected - c.taken) for c in self.calibration) / seen if seen else 0.0
 
-    def _count(self, request: int, source: str, depth: int, confidence: float, taken: bool) -> None:
-        expected = self.node(request, source, depth, confidence)
-        own = self._requests.setdefault((request, source), Calibration())
-        if len(self._requests) > REQUESTS:
-            del self._requests[next(iter(self._requests))]
-        for record in (own, self.calibration[min(int(expected * 10), 9)]):
-            record.expected, record.taken, record.seen = (
-                record.expected + expected,
-                record.taken + taken,
-                record.seen + 1,
-            )
-        own.expected, own.taken = own.expected * 0.97, own.taken * 0.97
-        self._cells[source, min(depth, DEEPEST), bucket(confidence)].add(taken)
-        self._sources[source, min(depth, DEEPEST)].add(taken)
-
-    def _ratio(self, request: int, source: str) -> float:
+    def _own(self, request: int, source: str) -> _Own:
         own = self._requests.get((request, source))
-        return (own.taken + REQUEST_PRIOR) / (own.expected + REQUEST_PRIOR) if own else 1.0
+        if own is None:
+            if len(self._requests) >= REQUESTS:
+                del self._requests[next(iter(self._requests))]
+            own = self._requests[request, source] = _Own()
+        return own
 
-    @staticmethod
-    def _clip(chance: float) -> float:
-        return min(max(chance, 0.01), 0.99)
+    def _count(self, own: _Own, source: str, run: int | None, depth: int, confidence: float, taken: bool) -> None:
+        at, kind = min(depth, DEEPEST), bucket(confidence)
+        expected = self._chance(own, run, source, at, kind, confidence)
+        self.calibration[min(int(expected * 10), 9)].add(expected, taken)
+        own.sure.add(expected, taken)
+        own.blind.add(self._chance(own, run, source, at, ANY, FIRST), taken)
+        own.run = (own.run or 0) + 1 if taken else 0
+        for which in (ANY, kind):
+            self._counts[source, at, which, WIDE].add(taken)
+            if run is not None:
+                self._counts[source, at, which, bisect_right(RUNS, run)].add(taken)
+
+    def _chance(self, own: _Own, run: int | None, source: str, at: int, kind: int, prior: float) -> float:
+        """Return the mean of the narrower class, for which that of the wider one is the prior."""
+        chance = self._counts[source, at, kind, WIDE].mean(prior)
+        if run is not None:
+            chance = self._counts[source, at, kind, bisect_right(RUNS, run)].mean(chance)
+        return min(max(chance * own.trend(kind).ratio, 0.01), CERTAIN)
+
+
+_NEW = _Own()
 
 
 def bucket(confidence: float) -> int:
-    return sum(confidence > bound for bound in BUCKETS)
+    return bisect_left(BUCKETS, confidence)

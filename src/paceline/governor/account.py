@@ -1,47 +1,53 @@
-"""Time won and lost against plain decoding (research: a conservative budget; the bound holds for any acceptance)."""
+"""Time won and lost against plain decoding (conservative bandits, Wu et al. 1602.04282: exploring on an allowance).
+
+All amounts are in plain steps, so that a balance keeps its worth when the batch or the context changes.
+"""
 
 from __future__ import annotations
 
 EPSILON = 0.01
-LEAST_HOLD, MOST_HOLD = 8, 512
+SLACK = 4.0
+"""What may be lost before anything was won."""
+MOST = 16.0
+"""Most that is kept of what was won: a collapse after a good hour costs no more than this."""
+RELEASE = 1.0
+"""Balance at which speculation may go on after it was overdrawn."""
 
 
 class Account:
-    """Never overdrawn by more than `epsilon` of the time that passed, and one step.
+    """Never more than SLACK + MOST behind plain decoding over any stretch of steps, but for `epsilon` of its time.
 
-    A step that commits n tokens a sequence is worth n plain steps. While overdrawn, steps are plain: those leave the
-    balance as it is while the allowance grows. Each time it happens again the hold doubles; winning time halves it.
+    A step that commits n tokens a sequence is worth n plain steps; each step adds `epsilon` of its time to the balance.
+    When that is used up, steps are plain until the allowance has grown again. Reading what a drafter has missed is an
+    advance: it may overdraw the balance once, and no other is given before it is paid back.
     """
 
     def __init__(self, epsilon: float = EPSILON) -> None:
         self._epsilon = epsilon
-        self.balance_s = 0.0
-        self.elapsed_s = 0.0
-        self._hold, self._held = LEAST_HOLD, 0
+        self.balance = SLACK
+        self.advance = 0.0
+        self.overdrawn = False
+
+    def allows(self, loss: float) -> bool:
+        """Whether so much may be spent on finding something out."""
+        return not self.overdrawn and self.balance >= loss
 
     @property
-    def overdrawn(self) -> bool:
-        return self._held > 0
+    def advances(self) -> bool:
+        """Whether a drafter may read what it has missed."""
+        return not self.overdrawn and self.balance >= 0
 
-    def allows(self, loss_s: float) -> bool:
-        """Whether so much may be lost on finding something out."""
-        return not self._held and self.balance_s - loss_s >= -self._epsilon * self.elapsed_s
-
-    def book(self, tokens: float, plain_s: float, took_s: float, plain: bool) -> None:
+    def book(self, won: float, took: float, advance: float = 0.0) -> None:
         """Enter one step.
 
         Args:
-            tokens: committed a sequence, on average.
-            plain_s: what a plain step takes.
-            plain: whether this was one; then it neither won nor lost.
+            won: plain steps that it was worth beyond those that it took.
+            took: plain steps that it took.
+            advance: of these, what went into reading.
         """
-        self.elapsed_s += took_s
-        if plain:
-            self._held = max(0, self._held - 1)
-            return
-        won = tokens * plain_s - took_s
-        self.balance_s += won
-        if self.balance_s < -self._epsilon * self.elapsed_s - plain_s:
-            self._held, self._hold = self._hold, min(self._hold * 2, MOST_HOLD)
-        elif self.balance_s > 0:
-            self._hold = max(LEAST_HOLD, self._hold // 2)
+        self.balance = min(self.balance + won + self._epsilon * took, MOST)
+        self.advance = min(self.advance + advance, max(0.0, SLACK - self.balance))
+        if self.balance + self.advance < 0:
+            self.overdrawn = True
+        elif self.balance >= RELEASE:
+            self.overdrawn = False

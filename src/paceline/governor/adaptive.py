@@ -3,30 +3,90 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from paceline.core import tree
 from paceline.core.tree import EMPTY, Draft
-from paceline.governor.acceptance import Acceptance
+from paceline.governor.acceptance import CERTAIN, FIRST, Acceptance
 from paceline.governor.account import Account
-from paceline.governor.base import Drafting, Limit, Reason, StepReport
+from paceline.governor.base import Drafting, Limit, Outcome, Reason, StepReport
 from paceline.governor.costs import Costs
 from paceline.governor.fixed import asked
 
-FREE_SHARE = 0.02
-"""A drafter whose guess takes less than this share of a plain step is free: it is always asked."""
-FIRST_PROBE, LAST_PROBE = 16, 1024
-"""Steps between two tries of a drafter that does not pay; doubled each time in vain."""
+FREE_SHARE = 0.0025
+"""A drafter whose token takes less than this share of a plain step is free: it is always asked, and learnt about even
+when nothing is verified."""
+PROBE_SHARE = 0.005
+"""Share of time that may go into trying a drafter that does not pay."""
+FIRST_PROBE = 4
+"""Least steps between two tries; tries in vain make it rarer, up to so many times."""
+RAREST = 4
+PROBE_TOKENS = 2
 ALWAYS = 4
 """Drafted tokens of a request that speculates always and does not say how many."""
 REFRESH = 64
-"""A step is plain at least once in so many, to keep the plain cost fresh."""
+"""Steps without a plain one before its cost is measured afresh; times the square of the speed-up."""
+OVER = 1.0
+HORIZON = 64
+"""Steps over which a drafter that must read first has to pay for it, if the request lasts that long."""
+READERS = 4096
+"""Pairs of request and drafter of which it is known how far the drafter has read, the newest."""
+
+
+@dataclass(slots=True)
+class _Pace:
+    """How much faster than plain decoding it went of late; sums of time, so that long steps weigh as what they are."""
+
+    plain_s: float = 0.0
+    took_s: float = 0.0
+
+    def add(self, plain_s: float, took_s: float, weight: float) -> None:
+        self.plain_s += weight * (plain_s - self.plain_s)
+        self.took_s += weight * (took_s - self.took_s)
+
+    @property
+    def speedup(self) -> float:
+        return max(1.0, self.plain_s / self.took_s) if self.took_s else 1.0
+
+
+@dataclass(slots=True)
+class _Try:
+    """When a drafter that does not pay is tried again."""
+
+    quiet: int = 0
+    patience: int = 1
+
+    def due(self, steps: float) -> bool:
+        """Whether it is time to spend so many plain steps."""
+        return self.quiet >= self.patience * max(FIRST_PROBE, steps / PROBE_SHARE)
+
+    def result(self, good: bool) -> None:
+        self.quiet, self.patience = 0, 1 if good else min(2 * self.patience, RAREST)
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one step is about, from its plan to its end."""
+
+    sequences: int = 1
+    rows: int = 1
+    """Of a pass without drafts, prompts included."""
+    texts: dict[int, int] = field(default_factory=dict)
+    """Tokens of each sequence."""
+    closed: Reason | None = None
+    """Why nothing is verified, but for requests that always speculate."""
+    probing: set[str] = field(default_factory=set)
+    depth: dict[str, int] = field(default_factory=dict)
+    """Of each drafter's deepest draft."""
+    missed: dict[str, int] = field(default_factory=dict)
+    """Tokens that each drafter had to read first."""
 
 
 class Adaptive:
     """Weighs every drafted token: its chance to become text against the time that it takes.
 
-    A token is worth `rate` of time: the engine's own slow-moving seconds a token, never more than plain decoding's.
-    Maximising tokens minus time at that price in every step maximises tokens over time in the long run (Dinkelbach).
+    A token is worth as much time as the engine needs for one of late, never more than plain decoding does. Maximising
+    tokens minus time at that price in every step maximises tokens over time in the long run (Dinkelbach).
     """
 
     def __init__(self, most: int, costs: Costs | None = None, drafters: Sequence[str] = ("lookup", "model")) -> None:
@@ -35,158 +95,242 @@ class Adaptive:
         self.acceptance = Acceptance()
         self.account = Account()
         self._drafters = tuple(drafters)
-        self._token_s: dict[int, float] = {}
-        self._quiet: dict[str, int] = {}
-        self._wait: dict[str, int] = {}
+        self._paces: dict[int, _Pace] = {}
+        self._tries: dict[str, _Try] = {}
+        self._found: dict[str, float] = {}
+        """How often each drafter had a guess of late."""
+        self._read: dict[tuple[int, str], int] = {}
         self._since_plain = 0
-        self._probing: set[str] = set()
-        self._n, self._prompt_rows = 1, 0
+        self._turn = _Turn()
 
     def least_survival(self) -> float:
         """Return the chance below which one more drafted token of a costly drafter does not pay."""
-        if not self.costs.known or self._probing:
+        turn = self._turn
+        if not self.costs.known or turn.probing:
             return 0.0
-        slowest = max(self.costs.draft_s.values(), default=0.0)
-        row = (self.costs.forward(4 * self._n) - self.costs.forward(self._n)) / (3 * self._n)
-        return min(1.0, (slowest / self._n + row) / self._price(self._n))
+        n = turn.sequences
+        slowest = max((self.costs.draft(name, n) for name in self._drafters), default=0.0)
+        # Where the curve has a stair, the first rows pay only together with those that follow at no cost.
+        row = min(self._row_tokens(turn.rows, length * n) / length for length in range(1, self._most + 1)) / n
+        return min(1.0, slowest / n / self._price() + row)
 
     def plan(self, seqs: Sequence[Drafting], prefill_rows: int = 0) -> list[Limit]:
-        self._probing, self._n, self._prompt_rows = set(), max(1, len(seqs)), prefill_rows
-        if self.account.overdrawn and any(seq.speculation.mode == "auto" for seq in seqs):
-            return [self._held(seq) for seq in seqs]
-        return [self._limit(seq, len(seqs), len(seqs) + prefill_rows) for seq in seqs]
+        n = max(1, len(seqs))
+        self._turn = _Turn(n, n + prefill_rows, {seq.id: seq.num_tokens for seq in seqs})
+        self._turn.closed = self._closed()
+        return [self._limit(seq) for seq in seqs]
 
     def value(self, seq: Drafting, draft: Draft) -> float:
-        return self._best_prefix(seq, draft)[1]
+        self._note(seq, draft)
+        return self._value(seq, draft)
 
     def trim(self, seqs: Sequence[Drafting], drafts: Sequence[Draft]) -> list[Draft]:
         """Keep the nodes that pay, best first over the whole batch; sampled drafts are left as they are."""
-        always = [seq.speculation.mode == "always" or draft.is_sampled for seq, draft in zip(seqs, drafts, strict=True)]
-        fixed = sum(len(draft) for draft, whole in zip(drafts, always, strict=True) if whole)
+        if self._turn.closed:
+            return [d if seq.speculation.mode == "always" else EMPTY for seq, d in zip(seqs, drafts, strict=True)]
+        whole = [seq.speculation.mode == "always" or draft.is_sampled for seq, draft in zip(seqs, drafts, strict=True)]
+        fixed = sum(len(draft) for draft, kept in zip(drafts, whole, strict=True) if kept)
         nodes = sorted(
             (-survival, i, node)
             for i, (seq, draft) in enumerate(zip(seqs, drafts, strict=True))
-            if not always[i]
+            if not whole[i]
             for node, survival in enumerate(self.acceptance.survivals(seq.id, draft))
         )
-        keep = self._worth([-survival for survival, _, _ in nodes], len(seqs), len(seqs) + self._prompt_rows + fixed)
+        count, _ = self._worth([-survival for survival, _, _ in nodes], self._turn.rows + fixed)
         kept: list[list[int]] = [[] for _ in seqs]
-        for _, i, node in nodes[:keep]:
+        for _, i, node in nodes[:count]:
             kept[i].append(node)
-        return [d if always[i] else tree.select(d, kept[i]) if kept[i] else EMPTY for i, d in enumerate(drafts)]
+        return [d if whole[i] else tree.select(d, kept[i]) if kept[i] else EMPTY for i, d in enumerate(drafts)]
 
     def observe(self, step: StepReport) -> None:
-        for name, seconds in step.draft_s_by.items():
-            depth = max((len(o.drafted) for o in step.outcomes if name in o.drafted.source), default=1)
-            self.costs.observe_draft(name, seconds, depth)
+        self._observe_drafts(step)
         for outcome in step.outcomes:
             self.acceptance.observe(outcome.seq.id, outcome.drafted, outcome.tokens)
-        if step.outcomes and not step.prefill_rows:
+        if not step.outcomes:
+            return
+        if not step.prefill_rows:
             self.costs.observe(step.rows, step.forward_s, step.other_s)
+        if all(outcome.seq.speculation.mode != "always" for outcome in step.outcomes):
             self._book(step)
 
-    def _held(self, seq: Drafting) -> Limit:
-        if seq.speculation.mode == "always":
-            return self._limit(seq, self._n, self._n)
-        limit = asked(seq, self._most)
-        return Limit(0, Reason.ACCOUNT_OVERDRAWN) if limit.nodes else limit
+    # Limits
 
-    def _limit(self, seq: Drafting, n: int, rows: int) -> Limit:
+    def _closed(self) -> Reason | None:
+        """Return why no sequence is to draft in this step."""
+        if self.account.overdrawn:
+            return Reason.ACCOUNT_OVERDRAWN
+        if not self.costs.known or self._since_plain >= REFRESH * self._pace().speedup ** 2:
+            return Reason.PROBING
+        return None if self._any_row_pays() else Reason.BATCH_COMPUTE_BOUND
+
+    def _limit(self, seq: Drafting) -> Limit:
         if seq.speculation.mode == "always":
             return asked(seq, ALWAYS if seq.speculation.max_draft is None else self._most)
-        limit = asked(seq, self._most)
-        if not limit.nodes or not self.costs.known:
+        limit, closed = asked(seq, self._most), self._turn.closed
+        if not limit.nodes:
             return limit
-        if self._since_plain >= REFRESH and n == 1:
-            return Limit(0, Reason.PROBING)
+        costly = [name for name in self._drafters if self._is_costly(name) and _wants(seq, name)]
+        if closed:
+            shadow = self.costs.known and closed != Reason.BATCH_COMPUTE_BOUND
+            return Limit(limit.nodes if shadow else 0, closed, dict.fromkeys(costly, 0))
         by_drafter: dict[str, int] = {}
         reason, enough = limit.reason, 0.0
-        for name in self._drafters:
-            if not self._is_costly(name):
-                continue
-            length, gain = self._best_length(seq, name, limit.nodes, n, rows)
-            if length:
-                enough = max(enough, gain)
-            else:
-                length, reason = self._probe(name, n), reason or self._why(name, rows)
-                if length:
-                    reason = Reason.PROBING
-            by_drafter[name] = length
+        for name in costly:
+            length, gain = self._best_length(seq, name, limit.nodes)
+            if not length and (length := self._probe(seq, name, limit.nodes)):
+                reason = Reason.PROBING
+            if not length:
+                self.acceptance.fade(seq.id, name)
+            if length < limit.nodes:
+                reason = reason or self._why(name)
+            by_drafter[name], enough = length, max(enough, gain)
         return Limit(limit.nodes, reason, by_drafter, enough)
 
-    def _best_length(self, seq: Drafting, name: str, most: int, n: int, rows: int) -> tuple[int, float]:
+    def _best_length(self, seq: Drafting, name: str, most: int) -> tuple[int, float]:
         """Return how many tokens a costly drafter should draft, and what they gain on average, in tokens."""
-        price, base = self._price(n), self.costs.forward(rows)
-        best, best_gain, survival, tokens = 0, 0.0, 1.0, 0.0
+        n, rows, price = self._turn.sequences, self._turn.rows, self._price()
+        each, base = self.costs.draft(name, n), self.costs.forward(rows)
+        best, best_gain, best_tokens, survival, tokens, chance = 0, 0.0, 0.0, 1.0, 0.0, FIRST
+        found = self._found.get(name, 1.0)
         for length in range(1, most + 1):
-            survival *= self.acceptance.at_depth(seq.id, name, length)
-            tokens += survival
-            took = length * self.costs.draft_s[name] + self.costs.forward(rows + length * n) - base
+            chance = self.acceptance.at_depth(seq.id, name, length, chance)
+            survival *= chance
+            tokens += survival * found
+            took = length * each + self.costs.forward(rows + length * n) - base
             if (gain := tokens - took / n / price) > best_gain:
-                best, best_gain = length, gain
-        # The drafter stops early where it is unsure, so it may go on for longer where it is sure.
-        return (min(most, 2 * best), best_gain) if best else (0, 0.0)
+                best, best_gain, best_tokens = length, gain, tokens
+        if not best:
+            return 0, 0.0
+        reading = self.costs.catch_up(name, self._missed(seq, name)) / price
+        steps = min(HORIZON, seq.room / (1 + best_tokens))
+        if (reading > 1 and not self.account.advances) or reading > best_gain * steps:
+            return 0, 0.0
+        return min(most, int(OVER * best)), best_gain
 
-    def _probe(self, name: str, n: int) -> int:
-        """Return 2 when it is time, and affordable, to try a drafter that does not pay."""
-        self._quiet[name] = self._quiet.get(name, 0) + 1
-        wait = self._wait.get(name, FIRST_PROBE)
-        if self._quiet[name] < wait or not self.account.allows(2 * self.costs.draft_s[name]):
+    def _probe(self, seq: Drafting, name: str, most: int) -> int:
+        """Return a short length when it is time, and affordable, to try a drafter that does not pay."""
+        attempt = self._tries.setdefault(name, _Try())
+        attempt.quiet += 1
+        seconds = PROBE_TOKENS * self.costs.draft(name, self._turn.sequences)
+        seconds += self.costs.catch_up(name, self._missed(seq, name))
+        steps = seconds / self._plain()
+        if not attempt.due(steps) or not self.account.allows(steps) or not self._could_pay(name):
             return 0
-        self._quiet[name], self._wait[name] = 0, min(2 * wait, LAST_PROBE)
-        self._probing.add(name)
-        return 2
+        self._turn.probing.add(name)
+        return min(PROBE_TOKENS, most)
 
-    def _why(self, name: str, rows: int) -> Reason:
-        if self.costs.draft_s[name] >= self._price(1):
+    def _why(self, name: str) -> Reason:
+        rows = self._turn.rows
+        if not self._could_pay(name):
             return Reason.DRAFT_TOO_SLOW
         if rows > 1 and self.costs.forward(2 * rows) > 1.6 * self.costs.forward(rows):
             return Reason.BATCH_COMPUTE_BOUND
         return Reason.LOW_ACCEPTANCE
 
+    def _could_pay(self, name: str) -> bool:
+        """Whether a drafter that is always right would pay."""
+        n = self._turn.sequences
+        return self.costs.draft(name, n) / n < CERTAIN * self._price()
+
     def _is_costly(self, name: str) -> bool:
-        plain = self.costs.plain_seconds(1)
-        return plain is not None and self.costs.draft_s.get(name, 0.0) > FREE_SHARE * plain
+        return self.costs.known and self.costs.draft(name, self._turn.sequences) > FREE_SHARE * self._plain()
 
-    def _best_prefix(self, seq: Drafting, draft: Draft) -> tuple[int, float]:
-        """Return how many nodes of a draft, best first, are worth verifying alone, and their value in tokens."""
-        survivals = sorted(self.acceptance.survivals(seq.id, draft), reverse=True)
-        if not self.costs.known:
-            return len(draft), sum(survivals)
-        count = self._worth(survivals, 1, 1)
-        rows = (self.costs.forward(1 + count) - self.costs.forward(1)) / self._price(1)
-        return count, sum(survivals[:count]) - rows
+    # Worth
 
-    def _worth(self, survivals: Sequence[float], n: int, rows: int) -> int:
-        """Return how many nodes to verify, taken in this order, for the most tokens less time at its price.
+    def _value(self, seq: Drafting, draft: Draft) -> float:
+        survivals = self.acceptance.survivals(seq.id, draft)
+        if not self.costs.known or seq.speculation.mode == "always":
+            return sum(survivals)
+        if draft.is_sampled:  # verified as it is
+            return sum(survivals) - self._row_tokens(self._turn.rows, len(draft))
+        return self._worth(sorted(survivals, reverse=True), self._turn.rows)[1]
+
+    def _worth(self, survivals: Sequence[float], rows: int) -> tuple[int, float]:
+        """Return how many nodes to verify, in this order, for the most tokens less time at its price, and how much.
 
         The curve has stairs, so the best number is looked for among all, not at the first loss.
         """
-        if not self.costs.known or not survivals:
-            return len(survivals)
-        price, base = self._price(n), self.costs.forward(rows)
+        if not self.costs.known:
+            return len(survivals), sum(survivals)
+        price, base = self._price(), self.costs.forward(rows)
         best, best_gain, tokens = 0, 0.0, 0.0
         for count, survival in enumerate(survivals, 1):
             tokens += survival
             if (gain := tokens - (self.costs.forward(rows + count) - base) / price) > best_gain:
                 best, best_gain = count, gain
-        return best
+        return best, best_gain
 
-    def _price(self, n: int) -> float:
-        """Return the seconds that one token of a batch of n sequences may cost: total time over total tokens."""
-        plain = self.costs.plain_seconds(n)
+    def _any_row_pays(self) -> bool:
+        counts = {*range(1, self._most + 1), self._most * self._turn.sequences}
+        return any(self._row_tokens(self._turn.rows, count) < CERTAIN * count for count in counts)
+
+    def _row_tokens(self, rows: int, more: int) -> float:
+        """Return how many tokens are worth the time of so many more rows."""
+        return (self.costs.forward(rows + more) - self.costs.forward(rows)) / self._price()
+
+    def _plain(self) -> float:
+        plain = self.costs.plain_seconds(self._turn.sequences)
         assert plain is not None
-        return min(self._token_s.get(n, plain / n), plain / n)
+        return plain
+
+    def _price(self) -> float:
+        """Return the seconds that one token of this batch may cost: total time over total tokens."""
+        return self._plain() / self._turn.sequences / self._pace().speedup
+
+    def _pace(self) -> _Pace:
+        return self._paces.setdefault(self._turn.sequences, _Pace())
+
+    # What came of it
+
+    def _note(self, seq: Drafting, draft: Draft) -> None:
+        """Take down that a drafter has drafted; only the most valuable draft is in the report."""
+        name = draft.source[0]
+        self._turn.depth[name] = max(self._turn.depth.get(name, 0), *tree.depths(draft.parents))
+        self._turn.missed[name] = self._turn.missed.get(name, 0) + self._missed(seq, name)
+        self._read[seq.id, name] = seq.num_tokens
+        if len(self._read) > READERS:
+            del self._read[next(iter(self._read))]
+
+    def _missed(self, seq: Drafting, name: str) -> int:
+        """Return how many tokens a drafter has to read before it can draft; what one step leaves is nothing."""
+        missed = seq.num_tokens - self._read.get((seq.id, name), 0)
+        return missed if missed > 2 * self._most else 0
+
+    def _observe_drafts(self, step: StepReport) -> None:
+        turn = self._turn
+        for name, seconds in step.draft_s_by.items():
+            found = self._found.get(name, 1.0)
+            self._found[name] = found + 0.05 * ((name in turn.depth) - found)
+            self.costs.observe_draft(name, seconds, turn.depth.get(name, 1), turn.sequences, turn.missed.get(name, 0))
+        for name in turn.probing & step.draft_s_by.keys():
+            drafts = [outcome for outcome in step.outcomes if name in outcome.drafted.source]
+            self._tries[name].result(bool(drafts) and all(_all_right(outcome) for outcome in drafts))
 
     def _book(self, step: StepReport) -> None:
-        n = len(step.outcomes)
-        committed = sum(len(outcome.tokens) for outcome in step.outcomes)
-        plain = self.costs.plain_seconds(n)
-        if plain is None:
+        turn = self._turn
+        if not turn.texts:
             return
-        self.account.book(committed / n, plain, step.seconds, step.is_plain)
-        self._since_plain = 0 if step.is_plain else self._since_plain + 1
-        each, before = step.seconds / committed, self._token_s.get(n, plain / n)
-        # A slow mean of seconds and tokens, not of their ratio: long steps with many tokens weigh as what they are.
-        weight = 0.02 * committed / n
-        self._token_s[n] = (1 - weight) * before + weight * each if weight < 0.5 else each
+        plain, n = self._plain(), turn.sequences
+        gained = sum(len(outcome.tokens) - 1 for outcome in step.outcomes) / n
+        if step.prefill_rows:  # the pass with its prompts has no plain counterpart that was measured
+            verified = sum(len(outcome.verified) for outcome in step.outcomes)
+            extra = step.draft_s + self.costs.forward(turn.rows + verified) - self.costs.forward(turn.rows)
+        else:
+            extra = step.seconds - plain
+            self._since_plain = 0 if step.is_plain else self._since_plain + 1
+            weight = min(0.5, 0.02 * (1 + gained))
+            self._pace().add((1 + gained) * plain, step.seconds, weight)
+        if step.is_plain:  # measures what plain is: neither won nor lost, but for drafting in vain
+            extra = step.draft_s
+        reading = sum(self.costs.catch_up(name, missed) for name, missed in turn.missed.items())
+        self.account.book(gained - extra / plain, step.seconds / plain, min(reading, step.draft_s) / plain)
+
+
+def _all_right(outcome: Outcome) -> bool:
+    """Whether the text went as drafted, as far as it went."""
+    drafted = tree.best_chain(outcome.drafted).tokens
+    return all(a == b for a, b in zip(drafted, outcome.tokens, strict=False))
+
+
+def _wants(seq: Drafting, drafter: str) -> bool:
+    return seq.speculation.drafters is None or drafter in seq.speculation.drafters

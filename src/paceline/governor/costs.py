@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import median
 
 PROFILED_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 PROFILE_SECONDS = 1.5
 _REPEATS = 3
-_KEEP = 0.9
-"""Weight of the past in a running estimate."""
-_STEP = 2.0
-"""Largest change that one draft's time is believed."""
+
+# Variances of the logarithm of a time, for the gains of the running estimates (a Kalman filter's, point by point).
+_NOISE = 0.05**2
+"""Of one measurement."""
+_DRIFT = 0.015**2
+"""Of what is known of all passes' common change."""
+_PROFILED = 0.05**2
+"""Of a point that was measured a few times, in a quiet hour."""
+_BETWEEN = 0.1**2
+"""Of a point that its neighbours speak for; a cliff between them is believed when it was met a few times."""
+_AGEING = 0.002**2
+"""What a point's grows with each pass that shows another point."""
+_SURPRISE = 0.1**2
+"""What a point's grows with an outlier: one is the machine's doing, several in a row are the truth."""
 _OUTLIER = 3.0
-"""A measurement this many times what was expected is the machine's doing, and counts as that many times."""
+"""Deviations from which on a measurement counts as one of so many."""
+
+
+@dataclass(slots=True)
+class _Point:
+    seconds: float
+    variance: float = _PROFILED
+    seen: int = 0
+    """Passes that had been seen when this point last was."""
 
 
 class Costs:
@@ -23,14 +43,19 @@ class Costs:
 
     The curve is kept point by point: cliffs and stairs are not smoothed away. Between points it is a straight line,
     beyond the last one the line through the last two. `drift` follows what slows all passes alike: a longer context,
-    a busier machine.
+    a busier machine. A measurement moves whichever of the two was known less well.
     """
 
     def __init__(self) -> None:
-        self._curve: dict[int, float] = {}
+        self._curve: dict[int, _Point] = {}
+        self._rows: list[int] = []
+        self._passes = 0
         self.drift = 1.0
         self.other_s = 0.0
         self.draft_s: dict[str, float] = {}
+        """Of one pass of a drafter, as far as it is known without the size of the batch."""
+        self._drafts: dict[tuple[str, int], float] = {}
+        self._catch_up_s: dict[str, float] = {}
 
     @property
     def known(self) -> bool:
@@ -44,44 +69,78 @@ class Costs:
         """Return the seconds of a plain step of so many sequences, None where nothing was measured."""
         return self.forward(sequences) + self.other_s if self.known else None
 
+    def draft(self, drafter: str, sequences: int) -> float:
+        """Return the seconds of one more drafted token for each of so many sequences; 0 where nothing was measured."""
+        return self._drafts.get((drafter, sequences), self.draft_s.get(drafter, 0.0))
+
+    def catch_up(self, drafter: str, tokens: int) -> float:
+        """Return the seconds that a drafter takes to read so many tokens which it has missed; 0 until it did once."""
+        return tokens * self._catch_up_s.get(drafter, 0.0)
+
     def learn(self, rows: int, seconds: float) -> None:
         """Take in one measured pass."""
-        if rows not in self._curve:
-            self._curve[rows] = seconds / self.drift
-            return
-        ratio = min(max(seconds / self.forward(rows), 1 / _OUTLIER), _OUTLIER)
-        # A change of all passes shows in every measurement, one of a single point only in its own.
-        self.drift *= ratio**0.08
-        self._curve[rows] *= ratio**0.04
+        self._passes += 1
+        point = self._curve.get(rows)
+        if point is None:
+            between = bool(self._rows) and self._rows[0] < rows < self._rows[-1]
+            if not between:
+                self._add(rows, _Point(seconds / self.drift, seen=self._passes))
+                return
+            point = _Point(self._on_curve(rows), _BETWEEN, self._passes)
+            self._add(rows, point)
+        point.variance = min(point.variance + _AGEING * (self._passes - point.seen), 1.0)
+        point.seen = self._passes
+        total = point.variance + _DRIFT + _NOISE
+        news, bound = math.log(seconds / (point.seconds * self.drift)), _OUTLIER * math.sqrt(total)
+        clamped = min(max(news, -bound), bound)
+        self.drift *= math.exp(clamped * _DRIFT / total)
+        point.seconds *= math.exp(clamped * point.variance / total)
+        point.variance *= 1 - point.variance / total
+        if clamped != news:
+            point.variance += _SURPRISE
 
     def observe(self, rows: int, forward_s: float, other_s: float) -> None:
         """Learn from a step that read no prompt: prompt rows are costed, not counted as decoding."""
         self.learn(rows, forward_s)
-        usual = min(other_s, _OUTLIER * self.other_s) if self.other_s else other_s
-        self.other_s = _KEEP * self.other_s + (1 - _KEEP) * usual if self.other_s else usual
+        self.other_s = _follow(self.other_s, other_s)
 
-    def observe_draft(self, drafter: str, seconds: float, depth: int) -> None:
-        """Learn what one more drafted token costs; a drafter's tokens come one pass after the other.
+    def observe_draft(self, drafter: str, seconds: float, depth: int, sequences: int = 1, missed: int = 0) -> None:
+        """Learn what drafted tokens cost; a drafter's tokens come one pass after the other.
 
-        A draft that had to catch up first took longer than its tokens cost: the account is charged for that, the
-        estimate follows only slowly.
+        Args:
+            depth: of the deepest draft.
+            missed: tokens that the drafter had to read first.
         """
-        each = seconds / max(depth, 1)
-        before = self.draft_s.get(drafter, each)
-        self.draft_s[drafter] = before * min(max(each / before, 1 / _STEP), _STEP) ** 0.1 if before else each
+        known = self.draft(drafter, sequences)
+        if missed and known:
+            each = max(0.0, seconds - depth * known) / missed
+            self._catch_up_s[drafter] = _follow(self._catch_up_s.get(drafter, each), each, 0.5)
+            return
+        self._drafts[drafter, sequences] = each = _follow(known, seconds / max(depth, 1))
+        if sequences == 1 or drafter not in self.draft_s:
+            self.draft_s[drafter] = each
+
+    def _add(self, rows: int, point: _Point) -> None:
+        self._curve[rows] = point
+        self._rows = sorted(self._curve)
 
     def _on_curve(self, rows: int) -> float:
-        points = sorted(self._curve)
+        curve, points = self._curve, self._rows
+        if rows in curve:
+            return curve[rows].seconds
         if not points:
             return 0.0
-        if rows in self._curve:
-            return self._curve[rows]
         at = bisect_right(points, rows)
         if at == 0 or len(points) == 1:
-            return self._curve[points[0]]
+            return curve[points[0]].seconds
         low, high = (points[at - 2], points[at - 1]) if at == len(points) else (points[at - 1], points[at])
-        slope = max(0.0, (self._curve[high] - self._curve[low]) / (high - low))
-        return self._curve[low] + slope * (rows - low)
+        slope = max(0.0, (curve[high].seconds - curve[low].seconds) / (high - low))
+        return curve[low].seconds + slope * (rows - low)
+
+
+def _follow(before: float, now: float, weight: float = 0.1) -> float:
+    """Return a running mean that one outlier cannot carry far."""
+    return before + weight * (min(now, _OUTLIER * before) - before) if before else now
 
 
 def profile(run: Callable[[int], None], costs: Costs, most_rows: int, budget_s: float = PROFILE_SECONDS) -> None:

@@ -42,9 +42,9 @@ def cached(path: Path, write: Callable[[BinaryIO], None], good: Callable[[Path],
         DiskFull: the file did not fit.
         ResourceError: the directory cannot be written.
     """
-    if good(path):
-        return path
     try:
+        if good(path):
+            return path
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"):
             if not good(path):
@@ -56,7 +56,7 @@ def cached(path: Path, write: Callable[[BinaryIO], None], good: Callable[[Path],
                 "free some space, or set PACELINE_CACHE to a directory that has it"
             ) from None
         raise ResourceError(
-            f"{path.parent} cannot be written ({error.strerror}); set PACELINE_CACHE to a directory that can"
+            f"{path.parent} cannot be used ({error.strerror or error}); set PACELINE_CACHE to a directory that can"
         ) from None
     return path
 

@@ -18,11 +18,14 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma3", "phi3", "gpt2")
 class RopeScaling:
     """How rotary frequencies are stretched beyond the trained context."""
 
-    kind: Literal["linear", "llama3"]
+    kind: Literal["linear", "llama3", "divisors"]
     factor: float
+    """Divides every frequency, or (llama3) those of long waves."""
     low_frequency_factor: float = 1.0
     high_frequency_factor: float = 4.0
     original_context: int = 8192
+    divisors: tuple[float, ...] = ()
+    """Of each frequency, [rope_dim / 2], beside the factor: what a GGUF file holds of Llama 3's scaling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +71,9 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "width", "layers", "heads", "kv_heads", "head_dim", "ffn_width", "context"):
-            if not 0 < getattr(self, name) < 2**31:
-                raise CorruptModel(
-                    f"the model's {name} is {getattr(self, name)!r}; allowed: 1 to 2^31; download it again"
-                )
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 0 < value < 2**31:
+                raise CorruptModel(f"the model's {name} is {value!r}; allowed: 1 to 2^31; download it again")
         if self.heads % self.kv_heads:
             raise CorruptModel(
                 f"the model has {self.heads} heads over {self.kv_heads} key-value heads, which do not divide"

@@ -14,8 +14,9 @@ import numpy as np
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
-from paceline.errors import CorruptModel, ModelNotFound, UnsupportedModel
+from paceline.errors import CorruptModel, ModelError, ModelNotFound, UnsupportedModel
 from paceline.models.config import ModelConfig, RopeScaling
+from paceline.models.gguf_header import check_header
 from paceline.models.weights import Checkpoint
 
 ARCHITECTURES = {
@@ -29,6 +30,9 @@ ARCHITECTURES = {
 
 _TOP = {"embed": "token_embd.weight", "positions": "position_embd.weight", "head": "output.weight"}
 _TOP |= {"norm": "output_norm.weight", "norm.bias": "output_norm.bias"}
+_LAYERS_OF_27B = 62
+_ROTATION = "attn_rot_embd"
+"""Constants that older converters wrote."""
 _LAYER = {
     "q": "attn_q",
     "k": "attn_k",
@@ -52,19 +56,16 @@ def open_gguf(path: Path) -> gguf.GGUFReader:
     Raises:
         ModelNotFound: there is no such file.
         CorruptModel: it is not a GGUF file, or ends before its tables do.
+        UnsupportedModel: it is of a version that is not read.
     """
     if not path.is_file():
         raise ModelNotFound(f"{path}: no such file; give a .gguf file, a model directory or a hub id")
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise CorruptModel(
-                f"{path.name} is not a GGUF file (its first four bytes are not 'GGUF'); download it again"
-            )
     try:
+        check_header(path)
         reader = gguf.GGUFReader(path)
         size = path.stat().st_size
         ends = [int(t.data_offset + t.n_bytes) for t in reader.tensors]
-    except MemoryError:
+    except (MemoryError, ModelError):
         raise
     except Exception as error:  # the library raises whatever its parsing runs into
         raise CorruptModel(f"{path.name} is truncated or damaged ({error}); download it again") from None
@@ -114,102 +115,145 @@ def read_checkpoint(path: Path, reader: gguf.GGUFReader | None = None) -> Checkp
     """Read a GGUF file, given also its reader where it is open already.
 
     Raises:
-        ModelNotFound, CorruptModel: as `open_gguf`.
+        ModelNotFound, CorruptModel: as `open_gguf`; or tensors are missing or have another shape.
         UnsupportedModel: the architecture, or something it needs, is not known here.
     """
     reader = reader or open_gguf(path)
     try:
-        config = _config(Fields(reader, path.name), {t.name: t for t in reader.tensors}, path.name)
-    except (TypeError, ValueError, ArithmeticError) as error:
+        config = _config(_Keys.of(Fields(reader, path.name), path.name), {t.name: t for t in reader.tensors})
+    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
         raise CorruptModel(f"{path.name}: metadata makes no sense ({error}); download it again") from None
     return Checkpoint(config, GGUFWeights(path, reader, config))
 
 
-def _config(fields: Fields, tensors: dict[str, Any], name: str) -> ModelConfig:
-    arch = str(fields.need("general.architecture"))
-    family = ARCHITECTURES.get(arch)
-    if family is None:
-        known = ", ".join(ARCHITECTURES)
-        raise UnsupportedModel(
-            f"{name}: architecture {arch!r} is not supported from GGUF (known: {known}); "
-            "give its Hugging Face directory with --runner torch"
-        )
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """The keys of an architecture, with checks."""
 
-    def get(key: str, default: Any = None) -> Any:
-        return fields.get(f"{arch}.{key}", default)
+    fields: Fields
+    arch: str
+    name: str
 
-    def need(key: str) -> Any:
-        return fields.need(f"{arch}.{key}")
+    @classmethod
+    def of(cls, fields: Fields, name: str) -> _Keys:
+        arch = str(fields.need("general.architecture"))
+        if arch not in ARCHITECTURES:
+            raise UnsupportedModel(
+                f"{name}: architecture {arch!r} is not supported from GGUF (known: {', '.join(ARCHITECTURES)}); "
+                "give its Hugging Face directory with --runner torch"
+            )
+        return cls(fields, arch, name)
 
-    width, heads, layers = need("embedding_length"), need("attention.head_count"), need("block_count")
-    head_dim = get("attention.key_length", width // heads)
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.fields.get(f"{self.arch}.{key}", default)
+
+    def size(self, key: str, default: int | None = None) -> int:
+        value = self.fields.need(f"{self.arch}.{key}") if default is None else self.get(key, default)
+        if isinstance(value, list):
+            raise UnsupportedModel(f"{self.name}: {key} differs by layer, which is not supported")
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
+            raise CorruptModel(f"{self.name}: {key} is {value!r}; allowed: 0 to 2^31; download it again")
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        value = self.get(key, default)
+        if not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise CorruptModel(f"{self.name}: {key} is {value!r}; a positive number is needed: download it again")
+        return float(value)
+
+    def refuse(self, *keys: str) -> None:
+        for key in keys:
+            if self.get(key):
+                raise UnsupportedModel(f"{self.name}: {key} {self.get(key)!r} is not supported; use another model")
+
+
+def _config(keys: _Keys, tensors: dict[str, Any]) -> ModelConfig:
+    family, fields = ARCHITECTURES[keys.arch], keys.fields
+    keys.refuse("attn_logit_softcapping", "final_logit_softcapping", "attention.scale", "attention.clamp_kqv")
+    keys.refuse("logit_scale", "residual_scale", "embedding_scale", "attention.max_alibi_bias")
+    width, heads, layers = keys.size("embedding_length"), keys.size("attention.head_count"), keys.size("block_count")
+    head_dim = keys.size("attention.key_length", width // heads)
+    if keys.size("attention.value_length", head_dim) != head_dim:
+        raise UnsupportedModel(f"{keys.name}: keys and values of different lengths are not supported")
     embedding = tensors.get("token_embd.weight")
-    if embedding is None:
-        raise CorruptModel(f"{name} has no tensor token_embd.weight; download it again")
+    if embedding is None or len(embedding.shape) != 2 or layers > len(tensors):
+        raise CorruptModel(f"{keys.name} lacks tensors, or token_embd.weight is no matrix; download it again")
+    vocab_size, bos = int(embedding.shape[1]), fields.get("tokenizer.ggml.bos_token_id")
     extra: dict[str, Any] = {}
     if family == "gemma3":
-        extra = _gemma(get, layers, width, head_dim)
+        extra = _gemma(keys, layers, width / heads, head_dim)
     elif family == "gpt2":
         extra = {"norm": "layer", "gated_ffn": False, "activation": "gelu_tanh", "rope_theta": None}
-    elif get("attention.sliding_window"):
-        extra = {"window": int(get("attention.sliding_window")), "window_layers": tuple(range(layers))}
-    epsilon = get("attention.layer_norm_rms_epsilon", get("attention.layer_norm_epsilon", 1e-5))
-    theta = get("rope.freq_base", 10000.0)
-    return ModelConfig(
-        family=family,
-        vocab_size=int(embedding.shape[1]),
-        width=width,
-        layers=layers,
-        heads=heads,
-        kv_heads=get("attention.head_count_kv", heads),
-        head_dim=head_dim,
-        ffn_width=need("feed_forward_length"),
-        context=need("context_length"),
-        norm_epsilon=float(np.float32(epsilon)),
-        rope_dim=_partial(get("rope.dimension_count", head_dim), head_dim),
-        rope_scaling=_scaling(get, tensors, name),
-        query_key_norm="blk.0.attn_q_norm.weight" in tensors,
-        tied_head="output.weight" not in tensors,
-        eos_ids=_ids(fields, "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"),
-        bos_id=fields.get("tokenizer.ggml.bos_token_id"),
-        biases=_biases(tensors),
-        **({"rope_theta": float(theta)} | extra),
-    )
+    elif keys.size("attention.sliding_window", 0):
+        extra = {"window": keys.size("attention.sliding_window"), "window_layers": tuple(range(layers))}
+    epsilon = keys.number("attention.layer_norm_rms_epsilon", keys.number("attention.layer_norm_epsilon", 1e-5))
+    shared: dict[str, Any] = {
+        "family": family,
+        "vocab_size": vocab_size,
+        "width": width,
+        "layers": layers,
+        "heads": heads,
+        "kv_heads": keys.size("attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "ffn_width": keys.size("feed_forward_length"),
+        "context": keys.size("context_length"),
+        "norm_epsilon": epsilon,
+        "query_key_norm": "blk.0.attn_q_norm.weight" in tensors,
+        "tied_head": "output.weight" not in tensors,
+        "eos_ids": _ids(fields, "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"),
+        "bos_id": None if bos is None else int(bos),
+        "biases": _biases(tensors),
+    }
+    if family != "gpt2":
+        dims = keys.size("rope.dimension_count", head_dim)
+        shared |= {"rope_theta": keys.number("rope.freq_base", 10000.0), "rope_dim": _partial(keys, dims, head_dim)}
+        shared |= {"rope_scaling": _scaling(keys, tensors, dims // 2)}
+    return ModelConfig(**(shared | extra))
 
 
-def _gemma(get: Any, layers: int, width: int, head_dim: int) -> dict[str, Any]:
-    """Five sliding-window layers, then one that sees everything (Gemma 3 report, 2503.19786 §2.1)."""
+def _gemma(keys: _Keys, layers: int, share: float, head_dim: int) -> dict[str, Any]:
+    """What the file does not say of Gemma 3 (2503.19786 §2.1): five layers in six have the window, and turn with a
+    base of their own; 27B, the one with 62 layers, scales by its `share` of the width rather than by head_dim."""
+    window, every = keys.size("attention.sliding_window", 0), keys.get("attention.sliding_window_pattern", 6)
+    narrow = every if isinstance(every, list) else [every == 0 or (i + 1) % every for i in range(layers)]
     return {
-        "window": get("attention.sliding_window", 512),
-        "window_layers": tuple(i for i in range(layers) if (i + 1) % 6),
-        "local_rope_theta": 10000.0,
-        "rope_theta": float(get("rope.freq_base", 1e6)),
+        "window": window or None,
+        "window_layers": tuple(i for i in range(layers) if narrow[i]) if window else (),
+        "local_rope_theta": keys.number("rope.freq_base_swa", 10000.0),
+        "rope_theta": keys.number("rope.freq_base", 1e6),
         "post_norms": True,
         "activation": "gelu_tanh",
-        "embedding_scale": float(np.float32(width**0.5)),
-        "attention_scale": float(get("attention.query_pre_attn_scalar", head_dim)) ** -0.5,
+        "embedding_scale": float(np.float32(keys.size("embedding_length") ** 0.5)),
+        "attention_scale": (share if layers == _LAYERS_OF_27B else head_dim) ** -0.5,
     }
 
 
-def _scaling(get: Any, tensors: dict[str, Any], name: str) -> RopeScaling | None:
+def _scaling(keys: _Keys, tensors: dict[str, Any], frequencies: int) -> RopeScaling | None:
     if any(t.startswith("rope_factors") for t in tensors):
         raise UnsupportedModel(
-            f"{name} stretches its context with long-rope factors, which is not supported; use a short-context variant"
+            f"{keys.name} stretches its context with long-rope factors, which is not supported; "
+            "use a short-context variant"
         )
-    kind = get("rope.scaling.type", "none")
-    if kind == "none" and "rope_freqs.weight" not in tensors:
-        return None
-    if kind == "linear":
-        return RopeScaling("linear", float(get("rope.scaling.factor", 1.0)))
-    if "rope_freqs.weight" in tensors:  # Llama 3: the file holds the divisors that its scaling gives
-        return RopeScaling(
-            "llama3",
-            float(dequantize(tensors["rope_freqs.weight"].data, tensors["rope_freqs.weight"].tensor_type).max()),
-        )
-    raise UnsupportedModel(f"{name}: rope scaling {kind!r} is not supported (known: none, linear, llama3)")
+    kind = keys.get("rope.scaling.type", "linear")
+    if kind not in ("none", "linear"):
+        raise UnsupportedModel(f"{keys.name}: rope scaling {kind!r} is not supported (known: none, linear, divisors)")
+    old = keys.number("rope.scale_linear", 1.0)
+    factor = 1.0 if kind == "none" else keys.number("rope.scaling.factor", old)
+    given = tensors.get("rope_freqs.weight")
+    if given is not None:
+        divisors = tuple(float(d) for d in given.data.reshape(-1))
+        good = len(divisors) == frequencies and all(0 < d < float("inf") for d in divisors)
+        if given.tensor_type != gguf.GGMLQuantizationType.F32 or not good:
+            raise CorruptModel(f"{keys.name}: rope_freqs.weight is not {frequencies} positive numbers")
+        return RopeScaling("divisors", factor, divisors=divisors)
+    return None if factor == 1 else RopeScaling("linear", factor)
 
 
-def _partial(dims: int, head_dim: int) -> int | None:
+def _partial(keys: _Keys, dims: int, head_dim: int) -> int | None:
+    if dims % 2 or not 0 < dims <= head_dim:
+        raise CorruptModel(f"{keys.name}: {dims} of {head_dim} dimensions of a head cannot rotate; download it again")
+    if dims < head_dim and keys.arch == "llama":
+        raise UnsupportedModel(f"{keys.name}: rotating only {dims} of {head_dim} dimensions of a head is not supported")
     return None if dims == head_dim else dims
 
 
@@ -231,7 +275,8 @@ class _Place:
 
     tensor: str
     start: int
-    rows: int
+    of: int
+    """Rows of the whole tensor."""
     interleaved: bool = False
     """Llama's converter interleaves the two halves of every head's rotary rows, and of their biases."""
 
@@ -244,10 +289,13 @@ class GGUFWeights:
         self._tensors = {t.name: t for t in reader.tensors}
         self._interleaved = str(Fields(reader, path.name).need("general.architecture")) == "llama"
         self._shapes = config.tensor_shapes()
+        self._refuse_others()
         missing = [name for name in self._shapes if self._locate(name).tensor not in self._tensors]
         if missing:
             shown = ", ".join(self._locate(name).tensor for name in missing[:5])
             raise CorruptModel(f"{path.name} lacks {len(missing)} tensors ({shown} …); download it again")
+        for name in self._shapes:
+            self._check(name)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -270,22 +318,44 @@ class GGUFWeights:
 
     def _data(self, name: str, place: _Place, shape: tuple[int, ...]) -> Any:
         tensor = self._tensors[place.tensor]
-        held = tuple(int(n) for n in reversed(tensor.shape))
         vector = len(shape) == 1
-        good = (
-            sum(held[1:]) == 0 and place.start + shape[0] <= held[0]
-            if vector
-            else held[1:] == shape[1:] and place.start + shape[0] <= held[0]
-        )
-        if not good:
-            raise CorruptModel(f"{self._path.name}: tensor {place.tensor} has shape {held}, {name} needs {shape}")
 
         def piece(start: int, stop: int) -> NDArray[np.float32]:
             raw = tensor.data.reshape(1, -1) if vector else tensor.data[place.start + start : place.start + stop]
-            values: NDArray[np.float32] = dequantize(raw, tensor.tensor_type).astype(np.float32, copy=False)
+            with np.errstate(all="ignore"):
+                values: NDArray[np.float32] = dequantize(raw, tensor.tensor_type).astype(np.float32, copy=False)
+            if not np.isfinite(values).all():
+                raise CorruptModel(
+                    f"{self._path.name}: {place.tensor} holds infinities or no numbers; download it again"
+                )
             return values.reshape(-1)[place.start : place.start + shape[0]] if vector else values.reshape(-1, shape[1])
 
         return piece
+
+    def _refuse_others(self) -> None:
+        """Whatever else a file holds would change what the model says."""
+        used = {self._locate(name).tensor for name in self._shapes}
+        other = [n for n in self._tensors if n not in used and not n.startswith("rope_freqs") and _ROTATION not in n]
+        if other:
+            raise UnsupportedModel(
+                f"{self._path.name} holds tensors that a {self._config.family} model does not have here "
+                f"({', '.join(map(repr, other[:5]))}); give its Hugging Face directory with --runner torch"
+            )
+
+    def _check(self, name: str) -> None:
+        place, shape = self._locate(name), self._shapes[name]
+        tensor = self._tensors[place.tensor]
+        held, needed = tuple(int(n) for n in reversed(tensor.shape)), (place.of, *shape[1:])
+        if held != needed:
+            raise CorruptModel(f"{self._path.name}: tensor {place.tensor} has shape {held}, {name} needs {needed}")
+        try:
+            with np.errstate(all="ignore"):
+                dequantize(tensor.data[:1], tensor.tensor_type)
+        except NotImplementedError:
+            raise UnsupportedModel(
+                f"{self._path.name}: {place.tensor} is stored as {tensor.tensor_type.name}, which is not supported; "
+                "quantise it another way"
+            ) from None
 
     def _locate(self, name: str) -> _Place:
         if name in _TOP:
@@ -293,21 +363,21 @@ class GGUFWeights:
         _, index, rest = name.split(".", 2)
         part, _, bias = rest.partition(".")
         rows = self._shapes[name][0]
-        end = f"{'bias' if bias else 'weight'}"
+        end = "bias" if bias else "weight"
         layer = f"blk.{index}."
         fused = self._fused(layer, part, end)
         if fused is not None:
-            return _Place(fused[0], fused[1], rows)
+            return fused
         return _Place(f"{layer}{_LAYER[part]}.{end}", 0, rows, self._interleaved and part in ("q", "k"))
 
-    def _fused(self, layer: str, part: str, end: str) -> tuple[str, int] | None:
+    def _fused(self, layer: str, part: str, end: str) -> _Place | None:
         c = self._config
         q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
         starts = {"q": 0, "k": q, "v": q + kv}
         if part in starts and f"{layer}attn_qkv.{end}" in self._tensors:
-            return f"{layer}attn_qkv.{end}", starts[part]
+            return _Place(f"{layer}attn_qkv.{end}", starts[part], q + 2 * kv)
         if c.family == "phi3" and part in ("gate", "up"):
-            return f"{layer}ffn_up.{end}", 0 if part == "gate" else c.ffn_width
+            return _Place(f"{layer}ffn_up.{end}", 0 if part == "gate" else c.ffn_width, 2 * c.ffn_width)
         return None
 
 

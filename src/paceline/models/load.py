@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,7 +25,9 @@ from paceline.models.source import Source
 from paceline.models.tokenizer import Tokenizer
 from paceline.models.weights import Checkpoint
 
-_VERSION = 1
+_VERSION = 2
+_DIGEST = 32
+"""Characters before the tables: the digest of what follows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,8 +87,8 @@ def _from_gguf(source: Source, progress: Progress) -> Model:
     """Read a GGUF file's tables, or what is cached of them: parsing a vocabulary of 150,000 takes seconds."""
     digest = fingerprint(source.path)
     path = cache.directory() / digest[:32] / f"tables-{_VERSION}.json"
-    cache.cached(path, lambda file: _write_tables(source, file, progress), _is_readable)
-    tables = json.loads(path.read_bytes())
+    cache.cached(path, lambda file: _write_tables(source, file, progress), _is_whole)
+    tables = json.loads(path.read_bytes()[_DIGEST:])
     config = _config(tables["config"])
     return Model(
         source, Tokenizer(_parts(tables["tokenizer"])), Checkpoint(config, LazyWeights(source.path, config, digest))
@@ -99,19 +102,26 @@ def _write_tables(source: Source, file: BinaryIO, progress: Progress) -> None:
     parts = gguf_tokenizer.build(Fields(reader, source.path.name), source.path.name)
     tables = {"config": dataclasses.asdict(checkpoint.config), "tokenizer": _plain(parts)}
     tables["config"]["biases"] = sorted(checkpoint.config.biases)
-    file.write(json.dumps(tables).encode())
+    text = json.dumps(tables).encode()
+    file.write(_digest(text) + text)
     progress("reading tables", 1, 1)
 
 
-def _is_readable(path: Path) -> bool:
-    try:
-        return set(json.loads(path.read_bytes())) == {"config", "tokenizer"}
-    except (OSError, ValueError, TypeError):
+def _is_whole(path: Path) -> bool:
+    if not path.is_file():
         return False
+    content = path.read_bytes()
+    return content[:_DIGEST] == _digest(content[_DIGEST:])
+
+
+def _digest(text: bytes) -> bytes:
+    return blake2b(text, digest_size=_DIGEST // 2).hexdigest().encode()
 
 
 def _config(given: dict[str, Any]) -> ModelConfig:
-    scaling = RopeScaling(**given["rope_scaling"]) if given["rope_scaling"] else None
+    scaling = given["rope_scaling"]
+    if scaling is not None:
+        scaling = RopeScaling(**(scaling | {"divisors": tuple(scaling["divisors"])}))
     listed = {name: tuple(given[name]) for name in ("window_layers", "eos_ids")}
     return ModelConfig(**(given | listed | {"rope_scaling": scaling, "biases": frozenset(given["biases"])}))
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from paceline.errors import MissingExtra, ModelNotFound
+from paceline.errors import DiskFull, MissingExtra, ModelNotFound
 from paceline.models import toy
 
 Kind = Literal["toy", "gguf", "directory"]
@@ -36,17 +38,18 @@ def resolve(name: str) -> Source:
     Raises:
         ModelNotFound: there is nothing of this name.
         MissingExtra: the demo's package is not installed.
+        DiskFull: the hub's cache cannot hold it.
     """
     if name == "demo":
         return Source(name, "gguf", _demo())
     if name.startswith("toy:"):
         toy.law(name.removeprefix("toy:"))
         return Source(name, "toy", Path(name.removeprefix("toy:")))
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return Source(name, "directory", path)
-    if path.is_file() or name.endswith(".gguf"):
-        return Source(name, "gguf", path)
+    path = os.path.expanduser(name)
+    if os.path.isdir(path):  # unlike Path.is_dir, false for "" and for what no file can be named
+        return Source(name, "directory", Path(path))
+    if os.path.isfile(path) or name.endswith(".gguf"):
+        return Source(name, "gguf", Path(path))
     if _HUB_ID.fullmatch(name):
         return Source(name, "directory", _download(name))
     raise ModelNotFound(
@@ -66,7 +69,7 @@ def _demo() -> Path:
 
 def _download(hub_id: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(hub_id, allow_patterns=_HUB_FILES))
@@ -75,8 +78,12 @@ def _download(hub_id: str) -> Path:
             f"model {hub_id!r} is not in the hub's cache and the hub cannot be reached; check the network, or give a "
             "local directory or .gguf file"
         ) from None
-    except HfHubHTTPError as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:  # the hub's own, or whatever its HTTP client or the disk runs into
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(
+                f"the disk is full while fetching {hub_id}; free some space, or set HF_HOME to a directory that has it"
+            ) from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelNotFound(
             f"model {hub_id!r} cannot be had from the hub ({reason}); check the name, or log in"
         ) from None

@@ -120,7 +120,9 @@ class RandomWeights:
 
     @property
     def fingerprint(self) -> str:
-        return blake2b(f"{self.config}{self.noise}".encode(), digest_size=16).hexdigest()
+        # A set prints in another order in every process.
+        stable = f"{replace(self.config, biases=frozenset())}{sorted(self.config.biases)}{self.noise}"
+        return blake2b(stable.encode(), digest_size=16).hexdigest()
 
     def read(self, name: str) -> NDArray[np.float32]:
         shape = self.config.tensor_shapes()[name]

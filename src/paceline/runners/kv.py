@@ -118,16 +118,20 @@ class Pool:
         self._name_full_blocks(slot)
         self._trim(slot)
 
-    def rewind(self, slot: Slot, length: int) -> None:
-        """Forget all but the first `length` tokens."""
+    def rewind(self, slot: Slot, length: int) -> bool:
+        """Forget all but the first `length` tokens; False, and nothing changed, when that takes a copy of a shared
+        block and there is no block for it."""
         assert 0 <= length <= slot.length
-        del slot.tokens[length:]
         full = length // self.block_size
         reopened = length % self.block_size and full < len(slot.keys)
-        del slot.keys[full:]
+        freed = any(self._users[block] == 1 for block in slot.blocks[full + 1 :])
+        if reopened and self._users[slot.blocks[full]] > 1 and not self.available and not freed:
+            return False
+        del slot.tokens[length:], slot.keys[full:]
         self._trim(slot)
         if reopened:
             self._own(slot, full)
+        return True
 
     def close(self, slot: Slot) -> None:
         """End a sequence; its full blocks stay cached until their room is needed."""

@@ -43,7 +43,7 @@ class _Builder:
         self.positions = parameter("position_ids", [-1], ov.Type.i64)
         self.rows = parameter("rows", [-1], ov.Type.i32)
         self.caches: list[ov.Node] = []
-        self.rotations: dict[float, tuple[ov.Node, ov.Node]] = {}
+        self.rotations: dict[tuple[float, RopeScaling | None], tuple[ov.Node, ov.Node]] = {}
 
     def build(self, taps: Sequence[int], head: Packed | None) -> ov.Model:
         config, x = self.config, self.embeds
@@ -107,12 +107,12 @@ class _Builder:
 
     def rotation(self, theta: float, scaling: RopeScaling | None, dim: int) -> tuple[ov.Node, ov.Node]:
         """Return cosines and sines [rows, 1, dim], the same nodes for every layer that turns alike."""
-        if theta not in self.rotations:
+        if (theta, scaling) not in self.rotations:
             frequencies = op.constant(inverse_frequencies(theta, dim, scaling)[None, :])
             angles = op.multiply(op.unsqueeze(op.convert(self.positions, "f32"), _i32(1)), frequencies)
             twice = op.unsqueeze(op.concat([angles, angles], -1), _i32(1))
-            self.rotations[theta] = (op.cos(twice), op.sin(twice))
-        return self.rotations[theta]
+            self.rotations[theta, scaling] = (op.cos(twice), op.sin(twice))
+        return self.rotations[theta, scaling]
 
     def feed_forward(self, x: ov.Node, name: str) -> ov.Node:
         act = op.swish if self.config.activation == "silu" else _gelu
@@ -139,11 +139,13 @@ class _Builder:
 
 def inverse_frequencies(theta: float, dim: int, scaling: RopeScaling | None) -> NDArray[np.float32]:
     """Return the rotary frequencies [dim / 2], in radians a position."""
-    frequencies = theta ** -(np.arange(0, dim, 2, dtype=np.float64) / dim)
+    frequencies: NDArray[np.float64] = theta ** -(np.arange(0, dim, 2, dtype=np.float64) / dim)
     if scaling is None:
         return frequencies.astype(np.float32)
     if scaling.kind == "linear":
         return (frequencies / scaling.factor).astype(np.float32)
+    if scaling.kind == "divisors":
+        return (frequencies / scaling.factor / np.array(scaling.divisors, np.float64)).astype(np.float32)
     # Llama 3.1: long waves are slowed by the factor, short ones kept, those between blended.
     turns = scaling.original_context * frequencies / (2 * np.pi)
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor

@@ -15,11 +15,13 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.errors import CorruptModel
 from paceline.models.config import ModelConfig
 
 Precision = Literal["int4", "int8", "bf16", "fp32"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 GROUP = 128
+_HALF = np.finfo(np.float16)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,8 +82,15 @@ def pack(kind: Precision, rows: NDArray[np.float32]) -> Packed:
 
 def _round(rows: NDArray[np.float32], group: int, top: int) -> tuple[NDArray[np.int8], NDArray[np.float16]]:
     grouped = rows.reshape(rows.shape[0], -1, group)
-    scale = (np.abs(grouped).max(-1) / top).astype(np.float16)
-    scale[scale == 0] = 1
+    peak = np.abs(grouped).max(-1)
+    if not (peak <= _HALF.max).all():
+        raise CorruptModel(
+            f"the weights hold {peak.max()}, int8 and int4 hold numbers up to {_HALF.max}; take bf16 or fp32 weights, "
+            "or download the model again"
+        )
+    scale = (peak / np.float32(top)).astype(np.float16)
+    # Below this, fp16 is so coarse that the nearest scale may be far too small, or nothing: take the next.
+    scale = np.where(scale < _HALF.tiny, np.nextafter(scale, np.float16(1)), scale)
     whole = np.rint(grouped / scale[..., None].astype(np.float32))
     return np.clip(whole, -top - 1, top).astype(np.int8).reshape(rows.shape), scale
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache as once
 from typing import Any, Literal
 
 import numpy as np
@@ -57,7 +58,7 @@ class OpenVINORunner:
         exact = weights == "fp32"
         # The graph borrows the arrays that it was built from: whoever owns them must live as long.
         self._borrowed = (fetch, head)
-        self._compiled = ov.Core().compile_model(
+        self._compiled = _core().compile_model(
             build(config, fetch, self._taps, head),
             "CPU",
             {
@@ -138,6 +139,16 @@ class OpenVINORunner:
         if self._learned is not None:
             found = found + self._learned.rows(positions)
         return np.ascontiguousarray(found, np.float32)
+
+
+@once
+def _core() -> ov.Core:
+    """Return the one core of this process.
+
+    Each core's CPU plugin puts the thread on a signal stack of its own and takes it away again when it goes; of two
+    that go in the order they came, the second leaves the first's freed stack behind, and the next signal crashes.
+    """
+    return ov.Core()
 
 
 def _rows_of(packed: Packed, ids: NDArray[np.int64]) -> Packed:
