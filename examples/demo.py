@@ -13,8 +13,8 @@ from rich.text import Text
 from paceline import LLM, Completion, SamplingParams, SpeculationParams
 
 NOTES = """Meeting notes, 14 March. Present: Aylin, Jonas, Priya. The new entrance will be built on the north side.
-Aylin orders the stone by Friday. Jonas asks the council about the trees. Priya draws the plan for the ramp. The next meeting
-is on 28 March at ten."""
+Aylin orders the stone by Friday. Jonas asks the council about the trees. Priya draws the plan for the ramp. The next
+meeting is on 28 March at ten."""
 
 PROMPTS = {
     "repeat a text": f"Copy these notes word for word:\n\n{NOTES}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +183,47 @@ def divisors(
             smooth = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor)
             found.append(1 / ((1 - smooth) / factor + smooth))
     return np.array(found, np.float32)
+
+
+# Files of one small layer, by architecture.
+
+WIDTH, HEADS, KV, DIM, FFN, VOCAB = 256, 4, 2, 64, 256, 40
+SHAPES = {
+    "token_embd.weight": (VOCAB, WIDTH),
+    "output_norm.weight": (WIDTH,),
+    "blk.0.attn_norm.weight": (WIDTH,),
+    "blk.0.ffn_norm.weight": (WIDTH,),
+    "blk.0.attn_output.weight": (WIDTH, HEADS * DIM),
+    "blk.0.ffn_down.weight": (WIDTH, FFN),
+}
+SEPARATE = {
+    "blk.0.attn_q.weight": (HEADS * DIM, WIDTH),
+    "blk.0.attn_k.weight": (KV * DIM, WIDTH),
+    "blk.0.attn_v.weight": (KV * DIM, WIDTH),
+    "blk.0.ffn_gate.weight": (FFN, WIDTH),
+    "blk.0.ffn_up.weight": (FFN, WIDTH),
+}
+FUSED = {
+    "blk.0.attn_qkv.weight": ((HEADS + 2 * KV) * DIM, WIDTH),
+    "blk.0.ffn_up.weight": (2 * FFN, WIDTH),
+}
+
+
+def small_keys(arch: str) -> dict[str, Any]:
+    sizes = {
+        "embedding_length": WIDTH,
+        "block_count": 1,
+        "attention.head_count": HEADS,
+        "attention.head_count_kv": KV,
+        "feed_forward_length": FFN,
+        "context_length": 128,
+    }
+    named = {f"{arch}.{key}": value for key, value in sizes.items()}
+    return {"general.architecture": arch, "tokenizer.ggml.tokens": [f"t{i}" for i in range(VOCAB)]} | named
+
+
+def small(path: Path, arch: str = "llama", keys: Mapping[str, Any] = {}, drop: Iterable[str] = (), **more: Any) -> Path:
+    """Write a file of zeros; `...` removes a key, `more` are tensors by name."""
+    named = {name: np.zeros(shape, np.float32) for name, shape in (SHAPES | SEPARATE).items() if name not in drop}
+    found = {key: value for key, value in (small_keys(arch) | keys).items() if value is not ...}
+    return write(path, found, named | more)

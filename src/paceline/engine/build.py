@@ -68,7 +68,8 @@ def choose(options: Options, progress: Progress = cache.silent) -> Chosen:
         weights = options.weights or "fp32"
     draft_weights = options.draft_weights or ("fp32" if is_toy else "int4")
     context = _context(options, config.context if config else 512)
-    drafters = registry.choose(options.drafters, draft is not None) if options.speculate else ()
+    named = registry.choose(options.drafters, draft is not None)
+    drafters = named if options.speculate else ()
     plan = None
     if runner == "openvino" and config is not None:
         beside = draft.checkpoint.config if draft and draft.checkpoint else None
@@ -111,6 +112,8 @@ def build(chosen: Chosen, progress: Progress = cache.silent) -> Engine:
 def _runner_name(options: Options, target: Model) -> str:
     kind = target.source.kind
     if kind == "toy" and target.checkpoint is None:
+        if options.runner != "auto" or options.weights is not None:
+            raise OptionError(f"{target.source.id} is a formula, which has no weights and one runner; leave them out")
         return "toy"
     if options.runner == "torch" and kind != "directory":
         raise OptionError(

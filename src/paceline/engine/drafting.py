@@ -92,6 +92,7 @@ class DraftDesk:
 
     def _most(self, seq: LiveSequence, limit: Limit) -> int:
         if not self.drafters:
+            seq.tally.reasons[Reason.REQUESTED_OFF] += 1
             return 0
         if not self._info.can_rewind:
             seq.tally.reasons[Reason.UNSUPPORTED_MODEL] += 1

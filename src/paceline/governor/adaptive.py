@@ -27,6 +27,7 @@ ALWAYS = 4
 REFRESH = 64
 """Steps without a plain one before its cost is measured afresh; times the square of the speed-up."""
 OVER = 1.0
+POWER = 1.0
 HORIZON = 64
 """Steps over which a drafter that must read first has to pay for it, if the request lasts that long."""
 READERS = 4096
@@ -275,7 +276,7 @@ class Adaptive:
 
     def _price(self) -> float:
         """Return the seconds that one token of this batch may cost: total time over total tokens."""
-        return self._plain() / self._turn.sequences / self._pace().speedup
+        return self._plain() / self._turn.sequences / self._pace().speedup**POWER
 
     def _pace(self) -> _Pace:
         return self._paces.setdefault(self._turn.sequences, _Pace())
