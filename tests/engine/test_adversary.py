@@ -93,7 +93,7 @@ def _raise(*given: Any) -> None:
 
 
 @given(adversaries(), st.integers(1, 9), st.sampled_from([0.0, 1.0]), st.booleans())
-@examples(150)
+@examples(100)
 def test_no_drafter_changes_a_text(adversary: Any, length: int, temperature: float, small: bool) -> None:
     rig = make({"odd": adversary}, length=length, blocks=24 if small else 100)
     requests = [ask(p, temperature=temperature, seed=i, logprobs=0) for i, p in enumerate(prompts(4, seed=length))]

@@ -10,11 +10,12 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import median
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from paceline.core.law import Law
 from paceline.core.tree import EMPTY, Draft
@@ -24,7 +25,6 @@ from paceline.engine.tally import Tally
 from paceline.governor.adaptive import Adaptive
 from paceline.governor.base import Governor, Outcome, StepReport
 from paceline.governor.costs import PROFILED_ROWS, Costs
-from paceline.governor.fixed import Fixed
 
 Curve = Callable[[int], float]
 RIGHT, WRONG = 1, 0
@@ -77,7 +77,7 @@ class Track:
                 sure = sure[:count]
                 break
         tokens = [RIGHT if hit else WRONG for hit in self.hits[begin : begin + len(sure)]]
-        law = Law.of({RIGHT: 0.5, WRONG: 0.5}) if self.sampled else None
+        law = Law.of(np.array([0.5, 0.5])) if self.sampled else None
         return Draft.chain(tokens, name, sure, [law] * len(tokens) if self.sampled else ())
 
 
@@ -105,11 +105,11 @@ class Text:
     length: int
     tracks: dict[str, Track]
     prompt: int = 100
-    speculation: SpeculationParams = SpeculationParams()
+    speculation: SpeculationParams = field(default_factory=SpeculationParams)
 
 
 @dataclass(eq=False)
-class Sequence_:
+class Live:
     id: int
     text: Text
     done: int = 0
@@ -182,6 +182,8 @@ class Step:
     ideal: float
     plain: float
     """What plain decoding takes for as many tokens, at this number of sequences."""
+    each: float
+    """What one plain step takes."""
     position: int
     asked: tuple[str, ...]
 
@@ -196,19 +198,14 @@ class Result:
     tallies: list[Tally]
 
     @property
-    def loss(self) -> float:
-        """Time beyond plain decoding, in plain steps of one sequence (a pass of one row and what is around it)."""
-        return self.ideal - self.plain
-
-    @property
     def speedup(self) -> float:
         return self.plain / self.ideal
 
     def worst_loss(self) -> float:
-        """Largest time beyond plain decoding over any stretch of steps less what 1 % of that stretch allows."""
+        """Largest loss over any stretch of steps, in plain steps, less 1 % of that stretch's time."""
         worst = run = 0.0
         for step in self.steps:
-            run = max(0.0, run + 0.99 * step.ideal - step.plain)
+            run = max(0.0, run + (0.99 * step.ideal - step.plain) / step.each)
             worst = max(worst, run)
         return worst
 
@@ -219,8 +216,8 @@ class Simulation:
     def __init__(self, world: World, texts: Sequence[Text], governor: Governor, batch: int = 1, seed: int = 0) -> None:
         self.world, self.governor, self._batch = world, governor, batch
         self.clock = Clock(world.noise, world.outliers, random.Random(seed))
-        self._waiting = [Sequence_(i, text) for i, text in enumerate(texts)]
-        self.live: list[Sequence_] = []
+        self._waiting = [Live(i, text) for i, text in enumerate(texts)]
+        self.live: list[Live] = []
         least = getattr(governor, "least_survival", lambda: 0.0)
         names = texts[0].tracks
         self.drafters = {
@@ -279,6 +276,7 @@ class Simulation:
                 tokens,
                 self.clock.ideal - begin,
                 plain,
+                self.world.plain(max(1, len(decoding)), position),
                 position,
                 tuple(self.desk.spent),
             )
@@ -290,14 +288,14 @@ class Simulation:
         return report
 
     @staticmethod
-    def _commit(seq: Sequence_, drafted: Draft, verified: Draft) -> Outcome:
+    def _commit(seq: Live, drafted: Draft, verified: Draft) -> Outcome:
         right = sum(1 for _ in itertools.takewhile(lambda token: token == RIGHT, verified.tokens))
         count = min(right + 1, seq.text.length - seq.done)
         seq.done += count
         return Outcome(seq, drafted, verified, (RIGHT,) * count)
 
 
-def profiled(world: World, most: int = 16) -> Costs:
+def profiled(world: World) -> Costs:
     """Return costs as a profile at start leaves them, without the noise."""
     costs = Costs()
     for rows in PROFILED_ROWS:
@@ -312,192 +310,3 @@ def adaptive(world: World, names: Sequence[str], most: int = 16) -> Adaptive:
 
 def simulate(world: World, texts: Sequence[Text], batch: int = 1, most: int = 16, seed: int = 0) -> Result:
     return Simulation(world, texts, adaptive(world, tuple(texts[0].tracks), most), batch, seed).run()
-
-
-LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
-
-
-def hindsight(world: World, texts: Sequence[Text], batch: int = 1) -> tuple[float, str]:
-    """Return the least ideal time of any fixed length of any drafters, and which that was."""
-    quiet = replace(world, noise=0.0, outliers=0.0)
-    names = tuple(texts[0].tracks)
-    best = (math.inf, "")
-    for chosen in [(name,) for name in names] + ([names] if len(names) > 1 else []):
-        cut = [replace(text, tracks={name: text.tracks[name] for name in chosen}) for text in texts]
-        for length in LENGTHS:
-            if batch == 1:
-                seconds = sum(_alone(quiet, text, chosen, length) for text in cut)
-            else:
-                seconds = Simulation(quiet, cut, Fixed(length), batch).run().ideal
-            best = min(best, (seconds, f"{'+'.join(chosen)}:{length}"))
-    return best
-
-
-def _alone(world: World, text: Text, chosen: Sequence[str], length: int) -> float:
-    """Return what one text takes at a fixed length; the first drafter that has a guess drafts."""
-    seconds, done, read = world.curve(text.prompt) + world.other, 1, 0
-    runs = {name: _runs(text.tracks[name].hits) for name in chosen}
-    while done < text.length:
-        most, took, right = min(length, text.length - done - 1), world.other, 0
-        name = next((n for n in chosen if (has := text.tracks[n].has) is None or has[done]), None) if most else None
-        if name == "model":
-            took += world.draft * (most + world.catch_up * max(0, text.prompt + done - read - 1))
-            read = text.prompt + done + most - 1
-        if name:
-            right = min(runs[name][done], most)
-        took += world.curve(1 + (most if name else 0))
-        seconds += took * world.drift(done)
-        done += 1 + right
-    return seconds
-
-
-def _runs(hits: Sequence[bool]) -> list[int]:
-    """Return for each position how many guesses from there on are right, one after the other."""
-    found = [0] * (len(hits) + 1)
-    for at in reversed(range(len(hits))):
-        found[at] = found[at + 1] + 1 if hits[at] else 0
-    return found
-
-
-# The processes.
-
-
-def _beta(rng: random.Random, mean: float, weight: float = 2.0) -> float:
-    mean = min(max(mean, 0.01), 0.99)
-    return rng.betavariate(weight * mean, weight * (1 - mean))
-
-
-def model_track(rng: random.Random, rates: Sequence[float], informative: bool = True, sampled: bool = False) -> Track:
-    """A model's guesses: each position has a chance of its own, and the confidence knows it, or does not."""
-    chances = [_beta(rng, rate) for rate in rates]
-    hits = [rng.random() < chance for chance in chances]
-    sure = [min(1.0, max(0.0, chance * rng.gauss(1.0, 0.05))) for chance in chances]
-    return Track(hits, sure if informative else [0.9] * len(hits), sampled=sampled)
-
-
-def lookup_track(rng: random.Random, copying: Sequence[bool], informative: bool = True) -> Track:
-    """A lookup's guesses: nearly all right where the text repeats, now and then one by chance elsewhere."""
-    hits, sure, has = [], [], []
-    streak = 0
-    for copies in copying:
-        hit = rng.random() < (0.985 if copies else 0.15)
-        streak = min(streak + 1, 8) if copies and hit else rng.choice((2, 2, 2, 3))
-        hits.append(hit)
-        has.append(copies or rng.random() < 0.4)
-        sure.append(1 - 0.6 ** (max(streak, 2) - 0.5) if informative else 0.9)
-    return Track(hits, sure, has, flat=True)
-
-
-def constant(rate: float, length: int) -> list[float]:
-    return [rate] * length
-
-
-def drifting(rng: random.Random, length: int) -> list[float]:
-    low, high, period = rng.uniform(0.05, 0.5), rng.uniform(0.5, 0.95), rng.uniform(100, 600)
-    phase = rng.uniform(0, 2 * math.pi)
-    return [low + (high - low) * (0.5 + 0.5 * math.sin(phase + 2 * math.pi * i / period)) for i in range(length)]
-
-
-def bursty(rng: random.Random, length: int, low: float = 0.2, high: float = 0.95, stay: float = 0.97) -> list[float]:
-    rates, good = [], rng.random() < 0.5
-    for _ in range(length):
-        good = good if rng.random() < stay else not good
-        rates.append(high if good else low)
-    return rates
-
-
-def episodes(rng: random.Random, length: int, share: float) -> list[bool]:
-    """Stretches of repetition that make up about this share of the text."""
-    marks: list[bool] = []
-    copies = False
-    while len(marks) < length:
-        mean = 60 * (share if copies else 1 - share) + 1
-        marks += [copies] * max(1, round(rng.expovariate(1 / mean)))
-        copies = not copies
-    return marks[:length]
-
-
-CURVES: dict[str, Curve] = {
-    "flat": lambda rows: 1.0,
-    "+5%": lambda rows: 1 + 0.05 * (rows - 1),
-    "+20%": lambda rows: 1 + 0.2 * (rows - 1),
-    "+60%": lambda rows: 1 + 0.6 * (rows - 1),
-    "linear": lambda rows: float(rows),
-    "cliff at 8": lambda rows: 1 + 0.03 * (rows - 1) + (1.5 if rows > 8 else 0.0),
-    "stairs of 4": lambda rows: 1 + 0.4 * ((rows - 1) // 4),
-    "cliff at 2": lambda rows: 1.0 if rows == 1 else 5.0,
-}
-DRAFTS = (0.005, 0.05, 0.15, 0.4, 1.5)
-
-
-def random_texts(rng: random.Random, length: int, requests: int, names: Sequence[str]) -> list[Text]:
-    """Texts of one kind."""
-    kind, rate, share = rng.choice(("constant", "drifting", "bursty")), rng.uniform(0.02, 0.97), rng.random()
-    informative = rng.random() < 0.7
-    texts = []
-    for _ in range(requests):
-        rates = {
-            "constant": lambda: constant(rate, length),
-            "drifting": lambda: drifting(rng, length),
-            "bursty": lambda: bursty(rng, length),
-        }[kind]()
-        made = {
-            "lookup": lambda: lookup_track(rng, episodes(rng, length, share), informative),
-            "model": lambda rates=rates: model_track(rng, rates, informative),
-        }
-        texts.append(Text(length, {name: made[name]() for name in names}, prompt=rng.choice((20, 100, 400))))
-    return texts
-
-
-def random_world(rng: random.Random, curve: str | None = None) -> World:
-    slope, noise = rng.uniform(-0.3, 0.5), rng.choice((0.0, 0.02, 0.05))
-    return World(
-        curve=CURVES[curve or rng.choice(list(CURVES))],
-        draft=rng.choice(DRAFTS),
-        noise=noise,
-        outliers=rng.choice((0.0, 0.005)) if noise else 0.0,
-        drift=lambda position: 1 + slope * position / 1000,
-    )
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One random draw of everything, and how the governor did."""
-
-    seed: int
-    label: str
-    speedup: float
-    best: float
-    """Speed-up of the best fixed choice in hindsight."""
-    loss: float
-    """Time beyond plain, in plain steps, less 1 % of the time."""
-
-    @property
-    def regret(self) -> float:
-        return 1 - self.speedup / self.best
-
-
-def cell(seed: int, length: int = 512, requests: int = 2, batch: int = 1, curve: str | None = None) -> Cell:
-    rng = random.Random(seed)
-    names = rng.choice((("lookup",), ("model",), ("lookup", "model")))
-    world = random_world(rng, curve)
-    texts = random_texts(rng, length, requests, names)
-    result = simulate(world, texts, batch, seed=seed)
-    best, choice = hindsight(world, texts, batch)
-    name = curve or next(n for n, c in CURVES.items() if c is world.curve)
-    label = f"{name} draft={world.draft} noise={world.noise} {'+'.join(names)} best={choice}"
-    return Cell(seed, label, result.speedup, result.plain / best, result.worst_loss())
-
-
-def cells(seeds: Sequence[int], **rest: Any) -> Iterator[Cell]:
-    return (cell(seed, **rest) for seed in seeds)
-
-
-def summary(found: Sequence[Cell]) -> str:
-    regrets = sorted(c.regret for c in found)
-    losses = sorted(c.loss for c in found)
-    return (
-        f"{len(found)} cells: regret mean {sum(regrets) / len(regrets):.2%}, median {median(regrets):.2%}, "
-        f"90 % {regrets[int(0.9 * len(regrets))]:.2%}, worst {regrets[-1]:.2%}; "
-        f"worst loss {losses[-1]:.1f} plain steps; slower than plain in {sum(c.speedup < 0.99 for c in found)}"
-    )

@@ -32,9 +32,9 @@ PRIOR = 6.0
 """Observations that the prior is worth."""
 MEMORY = 200.0
 """Observations that a count remembers."""
-REQUEST_PRIOR = 8.0
+REQUEST_PRIOR = 4.0
 REQUEST_KEEP = 0.97
-FADE = 0.95
+FADE = 0.85
 """What a step without a guess leaves of what is known of a request's latest ones."""
 FORGOTTEN = 1.0
 REQUESTS = 1024
@@ -53,8 +53,8 @@ class _Count:
         self.seen += 1
         self.taken += taken
 
-    def mean(self, prior: float, weight: float = PRIOR) -> float:
-        return (self.taken + weight * prior) / (self.seen + weight)
+    def mean(self, prior: float) -> float:
+        return (self.taken + PRIOR * prior) / (self.seen + PRIOR)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paceline.core import tree
@@ -26,8 +27,6 @@ ALWAYS = 4
 """Drafted tokens of a request that speculates always and does not say how many."""
 REFRESH = 64
 """Steps without a plain one before its cost is measured afresh; times the square of the speed-up."""
-OVER = 1.0
-POWER = 1.0
 HORIZON = 64
 """Steps over which a drafter that must read first has to pay for it, if the request lasts that long."""
 READERS = 4096
@@ -54,7 +53,8 @@ class _Pace:
 class _Try:
     """When a drafter that does not pay is tried again."""
 
-    quiet: int = 0
+    quiet: float = 0.0
+    """Steps since the last try."""
     patience: int = 1
 
     def due(self, steps: float) -> bool:
@@ -72,10 +72,14 @@ class _Turn:
     sequences: int = 1
     rows: int = 1
     """Of a pass without drafts, prompts included."""
-    texts: dict[int, int] = field(default_factory=dict)
-    """Tokens of each sequence."""
+    price: float = math.inf
+    """Seconds that a token is worth."""
+    row: float = 0.0
+    """Tokens that the time of one more row is worth, at the number of rows where that is least."""
     closed: Reason | None = None
     """Why nothing is verified, but for requests that always speculate."""
+    advanced: bool = False
+    """Whether a drafter is to read much: one sequence a step, so that no more is at stake than one advance."""
     probing: set[str] = field(default_factory=set)
     depth: dict[str, int] = field(default_factory=dict)
     """Of each drafter's deepest draft."""
@@ -86,8 +90,8 @@ class _Turn:
 class Adaptive:
     """Weighs every drafted token: its chance to become text against the time that it takes.
 
-    A token is worth as much time as the engine needs for one of late, never more than plain decoding does. Maximising
-    tokens minus time at that price in every step maximises tokens over time in the long run (Dinkelbach).
+    A token is worth the time that one takes, between plain decoding's and the engine's own of late. Maximising tokens
+    minus time at that price in every step maximises tokens over time in the long run (Dinkelbach).
     """
 
     def __init__(self, most: int, costs: Costs | None = None, drafters: Sequence[str] = ("lookup", "model")) -> None:
@@ -98,6 +102,8 @@ class Adaptive:
         self._drafters = tuple(drafters)
         self._paces: dict[int, _Pace] = {}
         self._tries: dict[str, _Try] = {}
+        self._sampling: set[str] = set()
+        """Drafters that have drawn their tokens at random."""
         self._found: dict[str, float] = {}
         """How often each drafter had a guess of late."""
         self._read: dict[tuple[int, str], int] = {}
@@ -107,19 +113,19 @@ class Adaptive:
     def least_survival(self) -> float:
         """Return the chance below which one more drafted token of a costly drafter does not pay."""
         turn = self._turn
-        if not self.costs.known or turn.probing:
+        if turn.probing:
             return 0.0
         n = turn.sequences
         slowest = max((self.costs.draft(name, n) for name in self._drafters), default=0.0)
-        # Where the curve has a stair, the first rows pay only together with those that follow at no cost.
-        row = min(self._row_tokens(turn.rows, length * n) / length for length in range(1, self._most + 1)) / n
-        return min(1.0, slowest / n / self._price() + row)
+        return min(1.0, slowest / n / self._turn.price + self._turn.row)
 
     def plan(self, seqs: Sequence[Drafting], prefill_rows: int = 0) -> list[Limit]:
-        n = max(1, len(seqs))
-        self._turn = _Turn(n, n + prefill_rows, {seq.id: seq.num_tokens for seq in seqs})
-        self._turn.closed = self._closed()
-        return [self._limit(seq) for seq in seqs]
+        self._turn = _Turn(max(1, len(seqs)), len(seqs) + prefill_rows)
+        if self.costs.known:
+            self._weigh()
+        self._turn.closed = closed = self._closed()
+        lengths = {} if closed else {name: self._lengths(seqs, name) for name in self._drafters}
+        return [self._limit(seq, lengths) for seq in seqs]
 
     def value(self, seq: Drafting, draft: Draft) -> float:
         self._note(seq, draft)
@@ -151,7 +157,7 @@ class Adaptive:
             return
         if not step.prefill_rows:
             self.costs.observe(step.rows, step.forward_s, step.other_s)
-        if all(outcome.seq.speculation.mode != "always" for outcome in step.outcomes):
+        if self._turn.rows > step.prefill_rows and not any(o.seq.speculation.mode == "always" for o in step.outcomes):
             self._book(step)
 
     # Limits
@@ -160,24 +166,25 @@ class Adaptive:
         """Return why no sequence is to draft in this step."""
         if self.account.overdrawn:
             return Reason.ACCOUNT_OVERDRAWN
-        if not self.costs.known or self._since_plain >= REFRESH * self._pace().speedup ** 2:
+        turn, patience = self._turn, REFRESH * self._pace().speedup ** 2
+        if not self.costs.known or (self._since_plain >= patience and turn.rows == turn.sequences):
             return Reason.PROBING
-        return None if self._any_row_pays() else Reason.BATCH_COMPUTE_BOUND
+        return None if self._turn.row < CERTAIN else Reason.BATCH_COMPUTE_BOUND
 
-    def _limit(self, seq: Drafting) -> Limit:
+    def _limit(self, seq: Drafting, lengths: Mapping[str, Mapping[int, tuple[int, float]]]) -> Limit:
         if seq.speculation.mode == "always":
             return asked(seq, ALWAYS if seq.speculation.max_draft is None else self._most)
         limit, closed = asked(seq, self._most), self._turn.closed
         if not limit.nodes:
             return limit
-        costly = [name for name in self._drafters if self._is_costly(name) and _wants(seq, name)]
+        costly = [name for name in self._drafters if self._is_costly(seq, name)]
         if closed:
             shadow = self.costs.known and closed != Reason.BATCH_COMPUTE_BOUND
             return Limit(limit.nodes if shadow else 0, closed, dict.fromkeys(costly, 0))
         by_drafter: dict[str, int] = {}
         reason, enough = limit.reason, 0.0
         for name in costly:
-            length, gain = self._best_length(seq, name, limit.nodes)
+            length, gain = lengths[name].get(seq.id, (0, 0.0))
             if not length and (length := self._probe(seq, name, limit.nodes)):
                 reason = Reason.PROBING
             if not length:
@@ -187,35 +194,66 @@ class Adaptive:
             by_drafter[name], enough = length, max(enough, gain)
         return Limit(limit.nodes, reason, by_drafter, enough)
 
-    def _best_length(self, seq: Drafting, name: str, most: int) -> tuple[int, float]:
-        """Return how many tokens a costly drafter should draft, and what they gain on average, in tokens."""
-        n, rows, price = self._turn.sequences, self._turn.rows, self._price()
-        each, base = self.costs.draft(name, n), self.costs.forward(rows)
-        best, best_gain, best_tokens, survival, tokens, chance = 0, 0.0, 0.0, 1.0, 0.0, FIRST
-        found = self._found.get(name, 1.0)
-        for length in range(1, most + 1):
-            chance = self.acceptance.at_depth(seq.id, name, length, chance)
+    def _lengths(self, seqs: Sequence[Drafting], name: str) -> dict[int, tuple[int, float]]:
+        """Return by request how much a costly drafter should draft, and what that gains on average, in tokens.
+
+        Its passes are shared by all that it drafts for, so one length is chosen for all of them together; where the
+        drafter is unsure of one it stops earlier.
+        """
+        hoped = {
+            seq.id: self._hoped(seq, name, asked(seq, self._most).nodes)
+            for seq in seqs
+            if seq.speculation.mode == "auto" and self._is_costly(seq, name)
+        }
+        row = self._turn.row
+        hoped = {i: tokens for i, tokens in hoped.items() if tokens and tokens[0] > row}
+        length, gain = self._best_length(list(hoped.values()), self.costs.draft(name, self._turn.sequences))
+        if not length:
+            return {}
+        share = gain / len(hoped)
+        sharing = [seq for seq in seqs if seq.id in hoped and self._pays_reading(seq, name, share)]
+        return {seq.id: (min(length, len(hoped[seq.id])), share) for seq in sharing}
+
+    def _hoped(self, seq: Drafting, name: str, most: int) -> list[float]:
+        """Return for each depth the chance that a token drafted there becomes text."""
+        found, survival, chance = [], self._found.get(name, 1.0), FIRST
+        for depth in range(1, most + 1):
+            chance = self.acceptance.at_depth(seq.id, name, depth, chance)
             survival *= chance
-            tokens += survival * found
-            took = length * each + self.costs.forward(rows + length * n) - base
-            if (gain := tokens - took / n / price) > best_gain:
-                best, best_gain, best_tokens = length, gain, tokens
-        if not best:
-            return 0, 0.0
-        reading = self.costs.catch_up(name, self._missed(seq, name)) / price
-        steps = min(HORIZON, seq.room / (1 + best_tokens))
-        if (reading > 1 and not self.account.advances) or reading > best_gain * steps:
-            return 0, 0.0
-        return min(most, int(OVER * best)), best_gain
+            found.append(survival)
+        return found
+
+    def _best_length(self, hoped: Sequence[Sequence[float]], each: float) -> tuple[int, float]:
+        """Return the length at which the drafts together gain most, and how many tokens that is."""
+        best, best_gain, tokens, rows = 0, 0.0, 0.0, self._turn.rows
+        for depth in range(max(map(len, hoped), default=0)):
+            going = [survivals[depth] for survivals in hoped if depth < len(survivals)]
+            tokens, rows = tokens + sum(going), rows + len(going)
+            took = (depth + 1) * each / self._turn.price + self._row_tokens(self._turn.rows, rows - self._turn.rows)
+            if tokens - took > best_gain:
+                best, best_gain = depth + 1, tokens - took
+        return best, best_gain
+
+    def _pays_reading(self, seq: Drafting, name: str, gain: float) -> bool:
+        """Whether the text is still long enough, and the account lets a drafter read what it has missed of it."""
+        reading = self.costs.catch_up(name, self._missed(seq, name)) / self._turn.price
+        if reading <= 1:
+            return True
+        if reading > gain * min(HORIZON, seq.room / (1 + gain)) or self._turn.advanced or not self.account.advances:
+            return False
+        self._turn.advanced = True
+        return True
 
     def _probe(self, seq: Drafting, name: str, most: int) -> int:
         """Return a short length when it is time, and affordable, to try a drafter that does not pay."""
         attempt = self._tries.setdefault(name, _Try())
-        attempt.quiet += 1
+        attempt.quiet += 1 / self._turn.sequences
         seconds = PROBE_TOKENS * self.costs.draft(name, self._turn.sequences)
         seconds += self.costs.catch_up(name, self._missed(seq, name))
         steps = seconds / self._plain()
-        if not attempt.due(steps) or not self.account.allows(steps) or not self._could_pay(name):
+        if name in self._turn.probing or not attempt.due(steps) or not self.account.allows(steps):
+            return 0
+        if not self._could_pay(name):
             return 0
         self._turn.probing.add(name)
         return min(PROBE_TOKENS, most)
@@ -231,10 +269,15 @@ class Adaptive:
     def _could_pay(self, name: str) -> bool:
         """Whether a drafter that is always right would pay."""
         n = self._turn.sequences
-        return self.costs.draft(name, n) / n < CERTAIN * self._price()
+        return self.costs.draft(name, n) / n < CERTAIN * self._turn.price
 
-    def _is_costly(self, name: str) -> bool:
-        return self.costs.known and self.costs.draft(name, self._turn.sequences) > FREE_SHARE * self._plain()
+    def _is_costly(self, seq: Drafting, name: str) -> bool:
+        """Whether a drafter of this request has to be limited beforehand: it costs time, or is not to be trimmed."""
+        if not self.costs.known or not _wants(seq, name):
+            return False
+        if seq.speculation.rule in ("ratio", "block") and name in self._sampling:
+            return True
+        return self.costs.draft(name, self._turn.sequences) > FREE_SHARE * self._plain()
 
     # Worth
 
@@ -253,7 +296,7 @@ class Adaptive:
         """
         if not self.costs.known:
             return len(survivals), sum(survivals)
-        price, base = self._price(), self.costs.forward(rows)
+        price, base = self._turn.price, self.costs.forward(rows)
         best, best_gain, tokens = 0, 0.0, 0.0
         for count, survival in enumerate(survivals, 1):
             tokens += survival
@@ -261,22 +304,26 @@ class Adaptive:
                 best, best_gain = count, gain
         return best, best_gain
 
-    def _any_row_pays(self) -> bool:
-        counts = {*range(1, self._most + 1), self._most * self._turn.sequences}
-        return any(self._row_tokens(self._turn.rows, count) < CERTAIN * count for count in counts)
-
     def _row_tokens(self, rows: int, more: int) -> float:
         """Return how many tokens are worth the time of so many more rows."""
-        return (self.costs.forward(rows + more) - self.costs.forward(rows)) / self._price()
+        return (self.costs.forward(rows + more) - self.costs.forward(rows)) / self._turn.price
 
     def _plain(self) -> float:
         plain = self.costs.plain_seconds(self._turn.sequences)
         assert plain is not None
         return plain
 
-    def _price(self) -> float:
-        """Return the seconds that one token of this batch may cost: total time over total tokens."""
-        return self._plain() / self._turn.sequences / self._pace().speedup**POWER
+    def _weigh(self) -> None:
+        """Settle what a token and a row are worth in this step.
+
+        The engine's own time a token of late is too strict a price: a draft ends behind the token that was hard to
+        guess, a plain step in front of it. The mean of that and of plain decoding's does best in simulation. Where the
+        curve has a stair, the first rows pay only together with those that follow at no cost.
+        """
+        turn = self._turn
+        turn.price = self._plain() / turn.sequences / math.sqrt(self._pace().speedup)
+        counts = [*range(1, self._most), max(1, self._most), max(1, self._most) * turn.sequences]
+        turn.row = min(self._row_tokens(turn.rows, count) / count for count in counts)
 
     def _pace(self) -> _Pace:
         return self._paces.setdefault(self._turn.sequences, _Pace())
@@ -286,6 +333,8 @@ class Adaptive:
     def _note(self, seq: Drafting, draft: Draft) -> None:
         """Take down that a drafter has drafted; only the most valuable draft is in the report."""
         name = draft.source[0]
+        if draft.is_sampled:
+            self._sampling.add(name)
         self._turn.depth[name] = max(self._turn.depth.get(name, 0), *tree.depths(draft.parents))
         self._turn.missed[name] = self._turn.missed.get(name, 0) + self._missed(seq, name)
         self._read[seq.id, name] = seq.num_tokens
@@ -293,7 +342,7 @@ class Adaptive:
             del self._read[next(iter(self._read))]
 
     def _missed(self, seq: Drafting, name: str) -> int:
-        """Return how many tokens a drafter has to read before it can draft; what one step leaves is nothing."""
+        """Return how many tokens a drafter has to read before it can draft; what a step or two leave is nothing."""
         missed = seq.num_tokens - self._read.get((seq.id, name), 0)
         return missed if missed > 2 * self._most else 0
 
@@ -309,8 +358,6 @@ class Adaptive:
 
     def _book(self, step: StepReport) -> None:
         turn = self._turn
-        if not turn.texts:
-            return
         plain, n = self._plain(), turn.sequences
         gained = sum(len(outcome.tokens) - 1 for outcome in step.outcomes) / n
         if step.prefill_rows:  # the pass with its prompts has no plain counterpart that was measured

@@ -88,7 +88,7 @@ class Costs:
                 return
             point = _Point(self._on_curve(rows), _BETWEEN, self._passes)
             self._add(rows, point)
-        point.variance = min(point.variance + _AGEING * (self._passes - point.seen), 1.0)
+        point.variance = min(point.variance + _AGEING * (self._passes - point.seen - 1), 1.0)
         point.seen = self._passes
         total = point.variance + _DRIFT + _NOISE
         news, bound = math.log(seconds / (point.seconds * self.drift)), _OUTLIER * math.sqrt(total)
@@ -133,8 +133,10 @@ class Costs:
         at = bisect_right(points, rows)
         if at == 0 or len(points) == 1:
             return curve[points[0]].seconds
-        low, high = (points[at - 2], points[at - 1]) if at == len(points) else (points[at - 1], points[at])
-        slope = max(0.0, (curve[high].seconds - curve[low].seconds) / (high - low))
+        low, high = points[min(at, len(points) - 1) - 1], points[min(at, len(points) - 1)]
+        slope = (curve[high].seconds - curve[low].seconds) / (high - low)
+        if rows > high:
+            return curve[high].seconds + max(0.0, slope) * (rows - high)
         return curve[low].seconds + slope * (rows - low)
 
 

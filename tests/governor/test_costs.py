@@ -1,0 +1,162 @@
+"""Costs: measured curves with cliffs and stairs, outliers, drift; no clock but a simulated one."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from paceline.governor import costs as module
+from paceline.governor.costs import PROFILED_ROWS, Costs, profile
+
+
+def learnt(curve, rows=PROFILED_ROWS) -> Costs:
+    costs = Costs()
+    for n in rows:
+        costs.learn(n, curve(n))
+    return costs
+
+
+def test_nothing_is_known_before_a_measurement() -> None:
+    costs = Costs()
+    assert not costs.known
+    assert costs.plain_seconds(1) is None
+    assert costs.forward(3) == 0
+    assert costs.draft("model", 1) == 0
+    assert costs.catch_up("model", 100) == 0
+
+
+def test_cliffs_are_kept_and_the_rest_is_a_line() -> None:
+    costs = learnt(lambda rows: 1.0 if rows == 1 else 5.0)
+    assert [costs.forward(rows) for rows in (1, 2, 5, 32, 100)] == pytest.approx([1, 5, 5, 5, 5])
+    stairs = learnt(lambda rows: 1.0 + (rows > 8))
+    assert stairs.forward(8) == pytest.approx(1)
+    assert stairs.forward(10) == pytest.approx(1.5)
+    assert stairs.forward(12) == pytest.approx(2)
+    line = learnt(lambda rows: 2.0 + rows)
+    assert line.forward(5) == pytest.approx(7)
+    assert line.forward(100) == pytest.approx(102)
+
+
+def test_a_falling_end_is_not_continued_downwards() -> None:
+    costs = learnt(lambda rows: 1.0 / rows, rows=(1, 2))
+    assert costs.forward(50) == pytest.approx(0.5)
+
+
+def test_a_cliff_between_measured_points_is_found_where_it_is_met() -> None:
+    costs = learnt(lambda rows: 1.0 + (rows > 8))
+    for _ in range(8):
+        costs.learn(9, 2.0)
+        costs.learn(1, 1.0)
+    assert costs.forward(9) == pytest.approx(2, rel=0.1)
+    assert costs.forward(8) == pytest.approx(1, rel=0.1)
+
+
+def test_one_outlier_is_no_news_and_several_are() -> None:
+    costs = learnt(lambda rows: 1.0)
+    for _ in range(30):
+        costs.learn(1, 1.0)
+    costs.learn(1, 10.0)
+    assert costs.forward(1) == pytest.approx(1, rel=0.03)
+    for _ in range(12):
+        costs.learn(1, 5.0)
+    assert costs.forward(1) == pytest.approx(5, rel=0.15)
+
+
+def test_an_outlier_at_first_sight_between_neighbours_makes_no_cliff() -> None:
+    costs = learnt(lambda rows: 1.0)
+    costs.learn(5, 3.0)
+    assert costs.forward(5) < 1.5
+
+
+def test_what_slows_all_passes_is_seen_in_any_of_them() -> None:
+    """Plain steps are rare while drafts pay; their cost must follow all the same."""
+    costs = learnt(lambda rows: 1 + 0.05 * rows)
+    for _ in range(20):
+        costs.learn(5, 1.25)
+    for step in range(600):
+        costs.learn(5, 1.25 * (1 + step / 1200))
+    assert costs.forward(1) == pytest.approx(1.05 * 1.5, rel=0.06)
+
+
+def test_what_slows_one_kind_of_pass_is_not_taken_for_all() -> None:
+    costs = learnt(lambda rows: 1.0)
+    for _ in range(40):
+        costs.learn(1, 1.0)
+        costs.learn(6, 2.0)
+    assert costs.forward(1) == pytest.approx(1, rel=0.05)
+    assert costs.forward(6) == pytest.approx(2, rel=0.1)
+
+
+def test_a_long_unseen_point_is_corrected_at_once() -> None:
+    costs = learnt(lambda rows: 1.0)
+    for _ in range(2000):
+        costs.learn(6, 1.0)
+    for _ in range(6):
+        costs.learn(1, 0.8)
+    assert costs.forward(1) == pytest.approx(0.8, rel=0.05)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_averages_out(seed: int) -> None:
+    rng, costs = random.Random(seed), learnt(lambda rows: 1.0)
+    for _ in range(500):
+        costs.learn(rng.choice((1, 4, 6)), rng.gauss(1, 0.05) * (3 if rng.random() < 0.01 else 1))
+    assert costs.forward(1) == pytest.approx(1, rel=0.05)
+
+
+def test_what_surrounds_the_pass() -> None:
+    costs = Costs()
+    for _ in range(50):
+        costs.observe(1, 1.0, 0.1)
+    costs.observe(1, 1.0, 50.0)
+    assert costs.plain_seconds(1) == pytest.approx(1.1, rel=0.03)
+    assert costs.plain_seconds(4) == costs.forward(4) + costs.other_s
+
+
+def test_drafts_by_drafter_and_batch() -> None:
+    costs = Costs()
+    costs.draft_s["model"] = 0.1
+    for _ in range(60):
+        costs.observe_draft("model", 0.8, 4)
+        costs.observe_draft("model", 1.2, 4, sequences=8)
+    assert costs.draft("model", 1) == pytest.approx(0.2, rel=0.02)
+    assert costs.draft("model", 8) == pytest.approx(0.3, rel=0.02)
+    assert costs.draft("model", 5) == costs.draft("model", 1), "the batch of one speaks for sizes not seen yet"
+    costs.observe_draft("other", 0.6, 3, sequences=2)
+    assert costs.draft("other", 1) == pytest.approx(0.2)
+
+
+def test_catching_up_is_not_taken_for_drafting() -> None:
+    costs = Costs()
+    costs.draft_s["model"] = 0.1
+    costs.observe_draft("model", 0.4 + 2.0, 4, missed=200)
+    assert costs.draft("model", 1) == pytest.approx(0.1)
+    assert costs.catch_up("model", 50) == pytest.approx(0.5)
+
+
+class Machine:
+    """Passes that move a clock of their own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, each: float = 0.01) -> None:
+        self.now, self.each, self.runs = 0.0, each, []
+        monkeypatch.setattr(module.time, "perf_counter", lambda: self.now)
+
+    def run(self, rows: int) -> None:
+        self.runs.append(rows)
+        self.now += self.each * rows
+
+
+def test_a_profile_measures_the_curve(monkeypatch) -> None:
+    costs, machine = Costs(), Machine(monkeypatch, each=0.001)
+    profile(machine.run, costs, most_rows=16)
+    assert set(machine.runs) == {n for n in PROFILED_ROWS if n <= 16}
+    assert [costs.forward(n) for n in (1, 5, 16)] == pytest.approx([0.001, 0.005, 0.016])
+
+
+def test_a_profile_ends_in_time(monkeypatch) -> None:
+    costs, machine = Costs(), Machine(monkeypatch, each=0.2)
+    profile(machine.run, costs, most_rows=64, budget_s=1.5)
+    assert machine.now < 3
+    assert costs.known
+    assert costs.forward(2) == pytest.approx(0.4)
