@@ -17,7 +17,7 @@ from paceline.drafters.lookup import Lookup
 from paceline.drafters.model import ModelDrafter
 from paceline.engine.drafting import DraftDesk
 from paceline.engine.engine import Engine
-from paceline.engine.scheduler import Scheduler
+from paceline.engine.scheduler import Plan, Scheduler
 from paceline.engine.text import TextStream
 from paceline.governor.fixed import Fixed
 from paceline.models import toy
@@ -121,6 +121,20 @@ class Rig:
         balance(done)
 
 
+class CheckedScheduler(Scheduler):
+    """Holds every plan against what its rules promise."""
+
+    def next(self) -> Plan:
+        plan = super().next()
+        assert sum(chunk.rows for chunk in plan.prefill) <= self._prefill_rows
+        assert len(self.running) <= self._most
+        for chunk in plan.prefill:
+            seq, end = chunk.seq, chunk.seq.cache_len + chunk.rows
+            assert chunk.is_output or end <= seq.prompt_len, "what was generated runs with the prompt"
+            assert chunk.is_output or chunk.rows > 1 or seq.prompt_len == 1, "a prompt's row runs alone"
+        return plan
+
+
 class CheckedRunner(ToyRunner):
     def cells(self, table: Any, length: int) -> list[int]:
         return [int(self._cells[table[i // self._size] * self._size + i % self._size]) for i in range(length)]
@@ -151,7 +165,7 @@ def make(
     engine = Engine(
         target=runner,
         pool=pool,
-        scheduler=Scheduler(pool, sequences, prefill_rows, share_output),
+        scheduler=CheckedScheduler(pool, sequences, prefill_rows, share_output),
         desk=DraftDesk(drafters or {}, runner.info),
         governor=Fixed(length),
         text=text or (lambda request: TextStream(tokenizer(), request)),
