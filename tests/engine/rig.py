@@ -131,7 +131,8 @@ class CheckedScheduler(Scheduler):
         for chunk in plan.prefill:
             seq, end = chunk.seq, chunk.seq.cache_len + chunk.rows
             assert chunk.is_output or end <= seq.prompt_len, "what was generated runs with the prompt"
-            assert chunk.is_output or chunk.rows > 1 or seq.prompt_len == 1, "a prompt's row runs alone"
+            pair = chunk.is_output or chunk.rows > 1 or seq.prompt_len == 1
+            assert pair or self._share_output, "a prompt's row runs alone"
         return plan
 
 

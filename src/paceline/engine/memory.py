@@ -43,7 +43,7 @@ class MemoryPlan:
             raise OutOfMemory(
                 f"about {mib(self.total)} of memory are needed (weights {mib(self.weights)}, KV {mib(self.kv)}, "
                 f"draft {mib(self.draft_weights + self.draft_kv)}) and {mib(self.free)} are free; "
-                "lower the context, take int4 weights, or go without a draft model"
+                "lower the context (--context), take int4 weights, or go without a draft model"
             )
 
 
