@@ -103,8 +103,9 @@ def test_no_drafter_changes_a_text(adversary: Any, length: int, temperature: flo
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 @given(adversaries(), st.integers(1, 17), st.sampled_from([0.0, 0.3, 1.5]), st.booleans())
-@examples(3000)
+@examples(1500)
 def test_no_drafter_ever_changes_a_text(adversary: Any, length: int, temperature: float, small: bool) -> None:
     test_no_drafter_changes_a_text.hypothesis.inner_test(adversary, length, temperature, small)
 

@@ -162,6 +162,7 @@ def test_a_lossy_rule_is_found_out() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("noise", [0.3, 1.0, 3.0])
 @pytest.mark.parametrize("length", [1, 2, 4, 8])
 @pytest.mark.parametrize("rule", ["ratio", "block", "coupled"])
@@ -172,6 +173,7 @@ def test_the_law_is_the_targets_with_good_drafters_and_bad(rule: Rule, length: i
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("rule", ["ratio", "block"])
 def test_a_drafter_of_fewer_tokens_draws_no_other_law(rule: Rule) -> None:
     pair = toys(0.6)

@@ -161,6 +161,7 @@ def test_more_is_accepted_than_committed_by_the_target_alone() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(100, 160))
 @pytest.mark.parametrize("drafters", crew())
 def test_long_lives(drafters: str, seed: int) -> None:
@@ -168,13 +169,14 @@ def test_long_lives(drafters: str, seed: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-@pytest.mark.parametrize("length", range(17))
+@pytest.mark.parametrize("length", [1, 4, 6, 7, 11, 16])
 @pytest.mark.parametrize("drafters", crew())
 def test_every_drafter_at_every_length_with_every_parameter(drafters: str, length: int, temperature: float) -> None:
-    for law, params, seed in itertools.product(LAWS.values(), PARAMS.values(), range(2)):
+    for law, params in itertools.product(LAWS.values(), PARAMS.values()):
         rig = make(crew(law)[drafters](), law, length=length)
-        same(rig, [ask(p, temperature=temperature, seed=seed, **params) for p in prompts(2, seed)])
+        same(rig, [ask(p, temperature=temperature, seed=seed, **params) for seed, p in enumerate(prompts(2, length))])
 
 
 def join_and_leave(drafters: str, seed: int, count: int) -> None:

@@ -90,5 +90,6 @@ TestLife.settings = examples(60)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 class TestLongLife(Life.TestCase):
-    settings = examples(1500)
+    settings = examples(1000)

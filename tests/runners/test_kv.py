@@ -131,8 +131,9 @@ TestSharing.settings = examples(60)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 class TestSharingAtLength(Sharing.TestCase):
-    settings = examples(4000)
+    settings = examples(2000)
 
 
 def test_a_prefix_is_shared_while_both_run_and_after_one_has_ended() -> None:
