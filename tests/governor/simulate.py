@@ -292,9 +292,6 @@ class Simulation:
         right = sum(1 for _ in itertools.takewhile(lambda token: token == RIGHT, verified.tokens))
         count = min(right + 1, seq.text.length - seq.done)
         seq.done += count
-        seq.tally.drafted += len(drafted)
-        seq.tally.verified += len(verified)
-        seq.tally.accepted += count - 1
         return Outcome(seq, drafted, verified, (RIGHT,) * count)
 
 

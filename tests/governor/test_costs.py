@@ -38,22 +38,9 @@ def test_cliffs_are_kept_and_the_rest_is_a_line() -> None:
     assert line.forward(100) == pytest.approx(102)
 
 
-def test_a_pass_with_a_row_more_is_never_quicker() -> None:
-    """Noise must not make rows look free, let alone gainful."""
-    costs = learnt(lambda rows: {1: 1.3, 2: 1.0, 3: 1.1}.get(rows, 1.0 + rows))
-    fitted = [costs.forward(rows) for rows in range(1, 60)]
-    assert fitted == sorted(fitted)
-    assert 1.1 < fitted[0] < 1.2
-    assert fitted[3] == pytest.approx(5)
-
-
-def test_a_point_that_went_astray_is_corrected_by_its_neighbours() -> None:
-    costs = learnt(lambda rows: 1.0)
-    for _ in range(4):
-        costs.learn(1, 2.0)
-    for _ in range(300):
-        costs.learn(3, 1.0)
-    assert costs.forward(1) == pytest.approx(1, rel=0.1)
+def test_a_falling_end_is_not_continued_downwards() -> None:
+    costs = learnt(lambda rows: 1.0 / rows, rows=(1, 2))
+    assert costs.forward(50) == pytest.approx(0.5)
 
 
 def test_a_cliff_between_measured_points_is_found_where_it_is_met() -> None:
@@ -73,9 +60,7 @@ def test_one_outlier_is_no_news_and_several_are() -> None:
     assert costs.forward(1) == pytest.approx(1, rel=0.03)
     for _ in range(12):
         costs.learn(1, 5.0)
-        costs.learn(4, 5.0)
     assert costs.forward(1) == pytest.approx(5, rel=0.15)
-    assert costs.forward(16) > 4, "what slows two kinds of passes slows all"
 
 
 def test_an_outlier_at_first_sight_between_neighbours_makes_no_cliff() -> None:
@@ -100,7 +85,7 @@ def test_what_slows_one_kind_of_pass_is_not_taken_for_all() -> None:
         costs.learn(1, 1.0)
         costs.learn(6, 2.0)
     assert costs.forward(1) == pytest.approx(1, rel=0.05)
-    assert costs.forward(6) == pytest.approx(2, rel=0.12)
+    assert costs.forward(6) == pytest.approx(2, rel=0.1)
 
 
 def test_a_long_unseen_point_is_corrected_at_once() -> None:

@@ -34,7 +34,7 @@ MEMORY = 200.0
 """Observations that a count remembers."""
 REQUEST_PRIOR = 4.0
 REQUEST_KEEP = 0.97
-FADE = 0.9
+FADE = 0.85
 """What a step without a guess leaves of what is known of a request's latest ones."""
 FORGOTTEN = 1.0
 REQUESTS = 1024
@@ -95,8 +95,8 @@ class _Own:
     """From what the confidences let expect."""
     blind: _Trend = field(default_factory=_Trend)
     """From what is expected before they are known: a harder text shows in confidences, not in how true they are."""
-    run: int | None = None
-    """Guesses that came true in a row, up to now; None when none was seen, or too long ago to say anything."""
+    run: int | None = 0
+    """Guesses that came true in a row, up to now; None when that is too long ago to say anything."""
 
     def trend(self, kind: int) -> _Trend:
         return self.blind if kind == ANY else self.sure

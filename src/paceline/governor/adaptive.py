@@ -20,11 +20,8 @@ when nothing is verified."""
 PROBE_SHARE = 0.005
 """Share of time that may go into trying a drafter that does not pay."""
 FIRST_PROBE = 4
-"""Least steps between two tries."""
-MOST_PATIENCE = 4
-"""Tries in vain make the next one rarer, up to so many times."""
-RAREST = 1000
-"""Most steps between two tries that can be afforded at all."""
+"""Least steps between two tries; tries in vain make it rarer, up to so many times."""
+RAREST = 4
 PROBE_TOKENS = 2
 ALWAYS = 4
 """Drafted tokens of a request that speculates always and does not say how many."""
@@ -60,14 +57,12 @@ class _Try:
     """Steps since the last try."""
     patience: int = 1
 
-    def due(self, drafting: float, reading: float) -> bool:
+    def due(self, steps: float) -> bool:
         """Whether it is time to spend so many plain steps."""
-        return self.quiet >= min(
-            self.patience * max(FIRST_PROBE, drafting / PROBE_SHARE) + reading / PROBE_SHARE, RAREST
-        )
+        return self.quiet >= self.patience * max(FIRST_PROBE, steps / PROBE_SHARE)
 
     def result(self, good: bool) -> None:
-        self.quiet, self.patience = 0, 1 if good else min(2 * self.patience, MOST_PATIENCE)
+        self.quiet, self.patience = 0, 1 if good else min(2 * self.patience, RAREST)
 
 
 @dataclass(slots=True)
@@ -190,13 +185,12 @@ class Adaptive:
         reason, enough = limit.reason, 0.0
         for name in costly:
             length, gain = lengths[name].get(seq.id, (0, 0.0))
-            why = None
             if not length and (length := self._probe(seq, name, limit.nodes)):
-                why = Reason.PROBING
+                reason = Reason.PROBING
             if not length:
                 self.acceptance.fade(seq.id, name)
             if length < limit.nodes:
-                reason = reason or why or self._why(name)
+                reason = reason or self._why(name)
             by_drafter[name], enough = length, max(enough, gain)
         return Limit(limit.nodes, reason, by_drafter, enough)
 
@@ -254,11 +248,12 @@ class Adaptive:
         """Return a short length when it is time, and affordable, to try a drafter that does not pay."""
         attempt = self._tries.setdefault(name, _Try())
         attempt.quiet += 1 / self._turn.sequences
-        drafting = PROBE_TOKENS * self.costs.draft(name, self._turn.sequences) / self._plain()
-        reading = self.costs.catch_up(name, self._missed(seq, name)) / self._plain()
-        if name in self._turn.probing or not attempt.due(drafting, reading):
+        seconds = PROBE_TOKENS * self.costs.draft(name, self._turn.sequences)
+        seconds += self.costs.catch_up(name, self._missed(seq, name))
+        steps = seconds / self._plain()
+        if name in self._turn.probing or not attempt.due(steps) or not self.account.allows(steps):
             return 0
-        if not self.account.allows(drafting + reading) or not self._could_pay(name):
+        if not self._could_pay(name):
             return 0
         self._turn.probing.add(name)
         return min(PROBE_TOKENS, most)

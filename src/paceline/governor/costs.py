@@ -25,9 +25,7 @@ _BETWEEN = 0.1**2
 _AGEING = 0.002**2
 """What a point's grows with each pass that shows another point."""
 _SURPRISE = 0.1**2
-"""What a point's and the drift's grow with each outlier that follows one: one is the machine's doing, several are the truth."""
-_CALM = 0.8
-"""What a pass leaves of the unrest that outliers caused."""
+"""What a point's grows with an outlier: one is the machine's doing, several in a row are the truth."""
 _OUTLIER = 3.0
 """Deviations from which on a measurement counts as one of so many."""
 
@@ -38,8 +36,6 @@ class _Point:
     variance: float = _PROFILED
     seen: int = 0
     """Passes that had been seen when this point last was."""
-    outlying: int = 0
-    """Whether its last measurement was an outlier, and on which side."""
 
 
 class Costs:
@@ -53,11 +49,8 @@ class Costs:
     def __init__(self) -> None:
         self._curve: dict[int, _Point] = {}
         self._rows: list[int] = []
-        self._fitted: dict[int, float] = {}
         self._passes = 0
         self.drift = 1.0
-        self._unrest = 0.0
-        """Variance of the drift beyond the usual."""
         self.other_s = 0.0
         self.draft_s: dict[str, float] = {}
         """Of one pass of a drafter, as far as it is known without the size of the batch."""
@@ -88,14 +81,23 @@ class Costs:
         """Take in one measured pass."""
         self._passes += 1
         point = self._curve.get(rows)
-        if point is not None:
-            self._update(point, seconds)
-        elif self._rows and self._rows[0] < rows < self._rows[-1]:
-            point = self._curve[rows] = _Point(self._on_curve(rows), _BETWEEN, self._passes)
-            self._update(point, seconds)
-        else:
-            self._curve[rows] = _Point(seconds / self.drift, seen=self._passes)
-        self._fit()
+        if point is None:
+            between = bool(self._rows) and self._rows[0] < rows < self._rows[-1]
+            if not between:
+                self._add(rows, _Point(seconds / self.drift, seen=self._passes))
+                return
+            point = _Point(self._on_curve(rows), _BETWEEN, self._passes)
+            self._add(rows, point)
+        point.variance = min(point.variance + _AGEING * (self._passes - point.seen - 1), 1.0)
+        point.seen = self._passes
+        total = point.variance + _DRIFT + _NOISE
+        news, bound = math.log(seconds / (point.seconds * self.drift)), _OUTLIER * math.sqrt(total)
+        clamped = min(max(news, -bound), bound)
+        self.drift *= math.exp(clamped * _DRIFT / total)
+        point.seconds *= math.exp(clamped * point.variance / total)
+        point.variance *= 1 - point.variance / total
+        if clamped != news:
+            point.variance += _SURPRISE
 
     def observe(self, rows: int, forward_s: float, other_s: float) -> None:
         """Learn from a step that read no prompt: prompt rows are costed, not counted as decoding."""
@@ -118,53 +120,24 @@ class Costs:
         if sequences == 1 or drafter not in self.draft_s:
             self.draft_s[drafter] = each
 
-    def _update(self, point: _Point, seconds: float) -> None:
-        point.variance = self._variance(point)
-        point.seen = self._passes
-        self._unrest *= _CALM
-        drift = _DRIFT + self._unrest
-        total = point.variance + drift + _NOISE
-        news, bound = math.log(seconds / (point.seconds * self.drift)), _OUTLIER * math.sqrt(total)
-        clamped = min(max(news, -bound), bound)
-        self.drift *= math.exp(clamped * drift / total)
-        point.seconds *= math.exp(clamped * point.variance / total)
-        point.variance *= 1 - point.variance / total
-        outlying = (news > bound) - (news < -bound)
-        if outlying and outlying == point.outlying:
-            point.variance += _SURPRISE
-            self._unrest += _SURPRISE
-        point.outlying = outlying
-
-    def _variance(self, point: _Point) -> float:
-        return min(point.variance + _AGEING * max(0, self._passes - point.seen - 1), 1.0)
-
-    def _fit(self) -> None:
-        """Fit the nearest curve that never falls, in the log (pool adjacent violators): a pass with a row more is no
-        quicker. It keeps noise from making rows look free, and a point that is seldom seen from going astray."""
+    def _add(self, rows: int, point: _Point) -> None:
+        self._curve[rows] = point
         self._rows = sorted(self._curve)
-        pools: list[tuple[float, float, int]] = []
-        for rows in self._rows:
-            point = self._curve[rows]
-            mean, weight, count = math.log(point.seconds), 1 / self._variance(point), 1
-            while pools and pools[-1][0] > mean:
-                before, heavy, many = pools.pop()
-                mean = (before * heavy + mean * weight) / (heavy + weight)
-                weight, count = weight + heavy, count + many
-            pools.append((mean, weight, count))
-        levels = [math.exp(mean) for mean, _, count in pools for _ in range(count)]
-        self._fitted = dict(zip(self._rows, levels, strict=True))
 
     def _on_curve(self, rows: int) -> float:
-        curve, points = self._fitted, self._rows
+        curve, points = self._curve, self._rows
         if rows in curve:
-            return curve[rows]
+            return curve[rows].seconds
         if not points:
             return 0.0
         at = bisect_right(points, rows)
         if at == 0 or len(points) == 1:
-            return curve[points[0]]
+            return curve[points[0]].seconds
         low, high = points[min(at, len(points) - 1) - 1], points[min(at, len(points) - 1)]
-        return curve[low] + (curve[high] - curve[low]) / (high - low) * (rows - low)
+        slope = (curve[high].seconds - curve[low].seconds) / (high - low)
+        if rows > high:
+            return curve[high].seconds + max(0.0, slope) * (rows - high)
+        return curve[low].seconds + slope * (rows - low)
 
 
 def _follow(before: float, now: float, weight: float = 0.1) -> float:
