@@ -163,12 +163,12 @@ def test_a_lossy_rule_is_found_out() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("noise", [0.3, 1.0, 3.0])
-@pytest.mark.parametrize("length", [1, 2, 4, 8])
+@pytest.mark.parametrize("noise", [0.3, 3.0])
+@pytest.mark.parametrize("length", [1, 3, 8])
 @pytest.mark.parametrize("rule", ["ratio", "block", "coupled"])
 def test_the_law_is_the_targets_with_good_drafters_and_bad(rule: Rule, length: int, noise: float) -> None:
     pair = toys(noise)
-    found = [p_value(sample(rule, pair, length, 1024, **given), pair, **given) for given in ({}, SHAPED)]
+    found = [p_value(sample(rule, pair, length, 640, **given), pair, **given) for given in ({}, SHAPED)]
     assert holm(found) > FAIR
 
 
@@ -178,4 +178,4 @@ def test_the_law_is_the_targets_with_good_drafters_and_bad(rule: Rule, length: i
 def test_a_drafter_of_fewer_tokens_draws_no_other_law(rule: Rule) -> None:
     pair = toys(0.6)
     for given in ({}, SHAPED):
-        assert p_value(sample(rule, pair, 3, 1024, np.array([0, 1, 3, 4]), **given), pair, **given) > FAIR
+        assert p_value(sample(rule, pair, 3, 640, np.array([0, 1, 3, 4]), **given), pair, **given) > FAIR

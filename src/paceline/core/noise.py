@@ -41,7 +41,7 @@ def _mix(word: int) -> int:
 
 def stream_key(seed: int, position: int, stream: Stream, salt: int = 0) -> int:
     """Fold a key into one 64-bit word."""
-    word = seed % _WORD
+    word = _mix(seed % _WORD)  # unmixed, small seeds and positions would cancel each other
     for part in (position, int(stream), salt):
         word = _mix((word + _GOLDEN) % _WORD ^ part)
     return word
