@@ -56,7 +56,7 @@ class TestHelp:
 
 class TestPipes:
     def test_a_reader_that_leaves_is_no_error(self):
-        with start(slow("generate", "hello", *LONG)) as process:
+        with start(slow("generate", "bicycle", *LONG)) as process:
             process.stdout.read(3)
             process.stdout.close()
             assert process.stderr.read() == b""
@@ -73,7 +73,7 @@ class TestPipes:
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a Linux device")
     def test_a_full_disk_at_the_other_end(self):
         with open("/dev/full", "wb") as full:
-            code, _, err = finish(start(command("generate", "hello", *LONG), stdout=full))
+            code, _, err = finish(start(command("generate", "bicycle", *LONG), stdout=full))
         assert code == 2
         assert err.startswith(b"paceline: No space left on device")
         assert err.count(b"\n") == 1
@@ -81,7 +81,7 @@ class TestPipes:
 
 class TestInterrupts:
     def test_while_it_generates(self):
-        process = start(slow("generate", "hello", *LONG))
+        process = start(slow("generate", "bicycle", *LONG))
         process.stdout.read(3)
         process.send_signal(signal.SIGINT)
         code, out, err = finish(process)
@@ -91,13 +91,13 @@ class TestInterrupts:
         assert b"tokens (stopped)" in err
 
     def test_while_it_starts(self):
-        process = start(slow("generate", "hello", *LONG, mark=1, pause=0.5))
+        process = start(slow("generate", "bicycle", *LONG, mark=1, pause=0.5))
         assert process.stderr.readline() == b"ready\n"
         process.send_signal(signal.SIGINT)
         assert finish(process) == (130, b"", b"")
 
     def test_json_is_whole_or_not_there(self):
-        process = start(slow("generate", "hello", *LONG, "--json", mark=200))
+        process = start(slow("generate", "bicycle", *LONG, "--json", mark=200))
         assert process.stderr.readline() == b"ready\n"
         process.send_signal(signal.SIGINT)
         assert finish(process) == (130, b"", b"")
