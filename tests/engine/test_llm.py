@@ -86,7 +86,6 @@ def test_a_stream_that_is_left_ends_its_request() -> None:
     stream.close()
     assert stream.completion.finish_reason == "abort"
     assert 1 <= len(stream.completion.token_ids) < 50
-    llm.engine.step()
     assert llm.engine.idle
     assert llm.engine.pool.available == llm.engine.pool.num_blocks
 
@@ -143,9 +142,9 @@ def test_chatting_and_special_tokens() -> None:
 
 def test_bad_words_are_banned_in_the_middle_of_a_text_too() -> None:
     llm = LLM("toy:table")
-    free = llm.generate("a", SamplingParams(max_tokens=40, temperature=1.5, seed=1))[0]
+    free = llm.generate("a", SamplingParams(max_tokens=40, temperature=1.5, seed=3))[0]
     word = next(a + b for a, b in itertools.pairwise(free.text) if (a + b).isascii())
-    sampling = SamplingParams(max_tokens=40, temperature=1.5, seed=1, bad_words=(word, word))
+    sampling = SamplingParams(max_tokens=40, temperature=1.5, seed=3, bad_words=(word, word))
     request = llm.request("a", sampling, ALWAYS)
     assert request.bad_token_ids == (tuple(llm.tokenizer.encode(word)), tuple(llm.tokenizer.encode(f" {word}")))
     for wish in (OFF, ALWAYS):
@@ -165,3 +164,42 @@ def test_making_one() -> None:
     assert ids(llm.generate("a", sampling)) == ids(other.generate("a", sampling))
     assert llm.chosen.options is options
     assert "measuring the cost curve" in seen
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_no_prompt_runs_when_one_cannot(bad: int) -> None:
+    llm = LLM("toy:chaos")
+    prompts = ["a", "b", "c"]
+    prompts[bad] = ""
+    with pytest.raises(RequestError, match="empty"):
+        llm.generate(prompts)
+    assert llm.engine.idle
+
+
+def test_streams_may_run_side_by_side_and_beside_a_batch() -> None:
+    llm = LLM("toy:chaos")
+    sampling = [SamplingParams(max_tokens=n, seed=n, temperature=1.0, ignore_eos=True) for n in (20, 5, 9)]
+    expected = [llm.generate("ab", each)[0].token_ids for each in sampling]
+    streams = [llm.stream("ab", each) for each in sampling]
+    first = iter(streams[0])
+    seen = [next(first), next(first)]
+    [batch] = llm.generate("ab", sampling[1])
+    assert batch.token_ids == expected[1]
+    for stream in streams[1:]:
+        list(stream)
+    seen += list(first)
+    assert [stream.completion.token_ids for stream in streams] == expected
+    assert tuple(itertools.chain(*(event.token_ids for event in seen))) == expected[0]
+    assert llm.engine.idle
+
+
+def test_a_stream_that_was_left_does_not_disturb_the_next_request() -> None:
+    llm = LLM("toy:chaos")
+    for left_after in (0, 1, 3):
+        stream = llm.stream("hello", SamplingParams(max_tokens=50, ignore_eos=True))
+        for _ in zip(range(left_after), stream, strict=False):
+            pass
+        stream.close()
+        assert stream.completion.finish_reason == "abort"
+        assert llm.engine.idle
+        assert len(llm.generate("ab", SamplingParams(max_tokens=4, ignore_eos=True))[0].token_ids) == 4

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from paceline.core.types import Completion, Event, Request, SamplingParams, SpeculationParams
@@ -60,6 +61,7 @@ class LLM:
     def _start(self, chosen: Chosen, progress: Progress) -> None:
         self.chosen = chosen
         self.engine: Engine = build(chosen, progress)
+        self._inbox = Inbox(self.engine)
         self.tokenizer: Tokenizer = chosen.target.tokenizer
 
     def generate(
@@ -89,7 +91,7 @@ class LLM:
         self, prompt: Prompt, sampling: SamplingParams = GREEDY, speculation: SpeculationParams = AUTO
     ) -> Stream:
         """Complete one prompt as it comes; closing the stream early aborts the request."""
-        return Stream(self.engine, self.request(prompt, sampling, speculation))
+        return Stream(self._inbox, self.request(prompt, sampling, speculation))
 
     def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return the tokens of a conversation, up to where the answer begins."""
@@ -104,18 +106,19 @@ class LLM:
     def run(self, requests: Sequence[Request]) -> list[Completion]:
         """Run requests to their ends; Ctrl-C, or an error, aborts them all."""
         ids: list[int] = []
+        done: dict[int, Completion] = {}
         try:
-            ids += [self.engine.add(request) for request in requests]
-            done: dict[int, Completion] = {}
-            while len(done) < len(ids):
-                for event in self.engine.step():
-                    if event.finish_reason:
-                        done[event.request_id] = self.engine.completion(event.request_id)
+            for request in requests:
+                ids.append(self._inbox.add(request))
+            while running := [i for i in ids if i not in done]:
+                event = self._inbox.take(running)
+                if event.finish_reason:
+                    done[event.request_id] = self._inbox.close(event.request_id)
             return [done[i] for i in ids]
         except BaseException:
             for request_id in ids:
-                self.engine.abort(request_id)
-            self.engine.forget(ids)
+                if request_id not in done:
+                    self._inbox.close(request_id)
             raise
 
     @property
@@ -125,22 +128,52 @@ class LLM:
         return 1 / seconds if seconds else None
 
 
+class Inbox:
+    """Steps the engine for whoever waits, and keeps what comes for others meanwhile."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._events: dict[int, deque[Event]] = {}
+
+    def add(self, request: Request) -> int:
+        request_id = self._engine.add(request)
+        self._events[request_id] = deque()
+        return request_id
+
+    def take(self, request_ids: Collection[int]) -> Event:
+        """Return the next event of any of these requests, none of which has ended."""
+        while True:
+            for request_id in request_ids:
+                if self._events[request_id]:
+                    return self._events[request_id].popleft()
+            for event in self._engine.step():
+                if event.request_id in self._events:
+                    self._events[event.request_id].append(event)
+
+    def close(self, request_id: int) -> Completion:
+        """End a request, where it stands if it still runs, and hand over its completion."""
+        self._engine.abort(request_id)
+        completion = self._engine.completion(request_id)
+        self._engine.forget([request_id])
+        del self._events[request_id]
+        return completion
+
+
 class Stream:
     """The events of one request; afterwards its completion."""
 
-    def __init__(self, engine: Engine, request: Request) -> None:
-        self._engine = engine
-        self._id = engine.add(request)
+    def __init__(self, inbox: Inbox, request: Request) -> None:
+        self._inbox = inbox
+        self._id = inbox.add(request)
         self._completion: Completion | None = None
 
     def __iter__(self) -> Iterator[Event]:
         try:
             while self._completion is None:
-                for event in self._engine.step():
-                    if event.request_id == self._id:
-                        if event.finish_reason:
-                            self._completion = self._engine.completion(self._id)
-                        yield event
+                event = self._inbox.take([self._id])
+                if event.finish_reason:
+                    self._completion = self._inbox.close(self._id)
+                yield event
         finally:
             self.close()
 
@@ -154,8 +187,7 @@ class Stream:
     def close(self) -> None:
         """End the request where it stands."""
         if self._completion is None:
-            self._engine.abort(self._id)
-            self._completion = self._engine.completion(self._id)
+            self._completion = self._inbox.close(self._id)
 
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
