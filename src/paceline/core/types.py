@@ -104,6 +104,10 @@ class SpeculationParams:
     def lossless(self) -> bool:
         return self.rule != "typical"
 
+    def uses(self, drafter: str) -> bool:
+        """Whether a drafter of this name may draft for the request."""
+        return self.drafters is None or drafter in self.drafters
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

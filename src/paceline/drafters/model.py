@@ -153,15 +153,18 @@ class ModelDrafter:
         chain.survival *= chain.confidence[-1]
 
     def _law(self, logits: Logits, seq: SequenceView, drafted: Sequence[int]) -> Law:
-        output = [*seq.tokens[seq.prompt_len :], *drafted]
-        if self._vocabulary is None:
-            return law(logits, seq.shaping, output)
         if seq.shaping.touches_logits:  # ids of penalties and bans are of the whole vocabulary
-            whole = np.full(self._runner.info.vocab_size, -np.inf, np.float32)
-            whole[self._vocabulary] = logits
-            return law(whole, seq.shaping, output)
-        found = law(logits, seq.shaping, output)
-        return Law(self._vocabulary[found.ids], found.log_p)
+            return law(self._spread(logits), seq.shaping, [*seq.tokens[seq.prompt_len :], *drafted])
+        found = law(logits, seq.shaping, ())
+        return found if self._vocabulary is None else Law(self._vocabulary[found.ids], found.log_p)
+
+    def _spread(self, logits: Logits) -> Logits:
+        """Return logits over the whole vocabulary, -inf where the head has none."""
+        if self._vocabulary is None:
+            return logits
+        whole = np.full(self._runner.info.vocab_size, -np.inf, np.float32)
+        whole[self._vocabulary] = logits
+        return whole
 
 
 def _last_answered(slot: Slot, tokens: Sequence[int]) -> Span:

@@ -40,14 +40,11 @@ class Chosen:
     weights: Precision
     draft_weights: Precision
     context: int
+    kv_tokens: int
+    """Tokens that a KV pool holds; settled once, so that what is allocated is what was planned."""
     drafters: tuple[str, ...]
     memory: MemoryPlan | None
     """None for runners that plan their own."""
-
-    @property
-    def kv_tokens(self) -> int:
-        """Tokens that the KV pool holds: every sequence's context, or as much as fits a quarter of what is free."""
-        return _kv_tokens(self.options, self.target, self.weights, self.context)
 
 
 def choose(options: Options, progress: Progress = cache.silent) -> Chosen:
@@ -70,12 +67,12 @@ def choose(options: Options, progress: Progress = cache.silent) -> Chosen:
     context = _context(options, config.context if config else 512)
     named = registry.choose(options.drafters, draft is not None)
     drafters = named if options.speculate else ()
+    tokens = _kv_tokens(options, target, weights, context)
     plan = None
     if runner == "openvino" and config is not None:
         beside = draft.checkpoint.config if draft and draft.checkpoint else None
-        tokens = _kv_tokens(options, target, weights, context)
         plan = memory.plan(config, weights, tokens, options.prefill_rows, (beside, draft_weights) if beside else None)
-    return Chosen(options, target, draft, runner, weights, draft_weights, context, drafters, plan)
+    return Chosen(options, target, draft, runner, weights, draft_weights, context, tokens, drafters, plan)
 
 
 def build(chosen: Chosen, progress: Progress = cache.silent) -> Engine:
@@ -93,7 +90,7 @@ def build(chosen: Chosen, progress: Progress = cache.silent) -> Engine:
     draft = _draft_model(chosen, progress) if "model" in chosen.drafters else None
     costs = _measure(runner, chosen.kv_tokens, progress)
     if draft is not None:
-        costs.draft_s["model"] = _measure(draft.runner, chosen.kv_tokens, progress).forward(1)
+        costs.draft_s["model"] = _measure(draft.runner, chosen.kv_tokens, progress, most_rows=1).forward(1)
     governor = Adaptive(options.max_draft, costs, chosen.drafters)
     surroundings = Surroundings(runner.info, draft, governor.least_survival)
     desk = DraftDesk(registry.make(chosen.drafters, surroundings), runner.info)
@@ -133,6 +130,7 @@ def _context(options: Options, trained: int) -> int:
 
 
 def _kv_tokens(options: Options, target: Model, weights: Precision, context: int) -> int:
+    """Return every sequence's context, or as much of it as fits a quarter of what is free now."""
     config = target.checkpoint.config if target.checkpoint else None
     if config is None:
         return context * options.sequences
@@ -180,8 +178,8 @@ def _draft_model(chosen: Chosen, progress: Progress) -> DraftModel:
     return DraftModel(runner, _pool(runner, chosen.kv_tokens, options.prefix_cache), vocabulary)
 
 
-def _measure(runner: Runner, kv_tokens: int, progress: Progress) -> Costs:
-    """Profile the target on the kind of pass that it will be asked for; nothing is cached of it."""
+def _measure(runner: Runner, kv_tokens: int, progress: Progress, most_rows: int = 64) -> Costs:
+    """Profile a runner on the kind of pass that it will be asked for; nothing is cached of it."""
     costs = Costs()
     if not runner.info.can_rewind:
         return costs
@@ -194,7 +192,7 @@ def _measure(runner: Runner, kv_tokens: int, progress: Progress) -> Costs:
     profile(
         lambda rows: _touch(runner.forward([Span.causal([0] * rows, context, blocks, range(rows), stepwise=True)])),
         costs,
-        context,
+        most_rows,
     )
     progress("measuring the cost curve", 1, 1)
     return costs

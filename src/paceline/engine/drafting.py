@@ -141,8 +141,7 @@ class DraftDesk:
 
 
 def _wants(seq: LiveSequence, drafter: str) -> bool:
-    named = seq.speculation.drafters
-    return drafter not in seq.failed_drafters and (named is None or drafter in named)
+    return drafter not in seq.failed_drafters and seq.speculation.uses(drafter)
 
 
 def clean_draft(draft: Draft, vocab_size: int, most: int) -> Draft:

@@ -273,7 +273,7 @@ class Adaptive:
 
     def _is_costly(self, seq: Drafting, name: str) -> bool:
         """Whether a drafter of this request has to be limited beforehand: it costs time, or is not to be trimmed."""
-        if not self.costs.known or not _wants(seq, name):
+        if not self.costs.known or not seq.speculation.uses(name):
             return False
         if seq.speculation.rule in ("ratio", "block") and name in self._sampling:
             return True
@@ -378,7 +378,3 @@ def _all_right(outcome: Outcome) -> bool:
     """Whether the text went as drafted, as far as it went."""
     drafted = tree.best_chain(outcome.drafted).tokens
     return all(a == b for a, b in zip(drafted, outcome.tokens, strict=False))
-
-
-def _wants(seq: Drafting, drafter: str) -> bool:
-    return seq.speculation.drafters is None or drafter in seq.speculation.drafters
