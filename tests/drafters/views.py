@@ -18,6 +18,8 @@ class View:
     rule: Rule = "coupled"
     params: SamplingParams = GREEDY
     seed: int = 3
+    prediction: tuple[int, ...] = ()
+    tenant: str = ""
     prompt_len: int = field(init=False)
     shaping: Shaping = field(init=False)
     noise: Randomness = field(init=False)

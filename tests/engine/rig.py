@@ -11,8 +11,8 @@ from typing import Any
 
 from paceline.core.sampling import law
 from paceline.core.tree import Draft
-from paceline.core.types import ROOT, Completion, Event, Request, SamplingParams, SpeculationParams, Verdict
-from paceline.drafters.base import Drafter, SequenceView
+from paceline.core.types import ROOT, Completion, Event, Request, SamplingParams, SpeculationParams
+from paceline.drafters.base import Drafter, Seen, SequenceView
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.model import ModelDrafter
 from paceline.engine.drafting import DraftDesk
@@ -202,7 +202,7 @@ class Quiet:
     def begin(self, seq: SequenceView) -> None:
         pass
 
-    def observe(self, seq: SequenceView, verdict: Verdict, hidden: Mapping[int, Any]) -> None:
+    def observe(self, seq: SequenceView, seen: Seen) -> None:
         pass
 
     def end(self, seq: SequenceView) -> None:

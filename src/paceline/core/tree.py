@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from paceline.core.law import Law
 from paceline.core.types import ROOT
 
+Guess = tuple[str, float]
+"""A drafter's name, and its own estimate that the target takes the node, given that it took the parent."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
@@ -30,6 +33,8 @@ class Draft:
     laws: tuple[Law | None, ...] = ()
     """The law `q` that a node was sampled from, for the ratio and block rules; None where the choice was
     deterministic. Empty when every choice was."""
+    also: tuple[tuple[Guess, ...], ...] = ()
+    """What other drafters guessed the same node, beside `source`. Empty when no node was guessed twice."""
 
     @classmethod
     def chain(
@@ -50,6 +55,11 @@ class Draft:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def guesses(self, node: int) -> tuple[Guess, ...]:
+        """Return every drafter that guessed a node, the one that it is counted for first."""
+        first = (self.source[node], self.confidence[node])
+        return (first, *self.also[node]) if self.also else (first,)
 
     @property
     def is_chain(self) -> bool:
@@ -116,6 +126,7 @@ def select(draft: Draft, keep: Iterable[int]) -> Draft:
         tuple(draft.confidence[n] for n in nodes),
         tuple(draft.source[n] for n in nodes),
         tuple(draft.laws[n] for n in nodes) if draft.laws else (),
+        tuple(draft.also[n] for n in nodes) if draft.also else (),
     )
 
 
@@ -146,12 +157,11 @@ def truncate(draft: Draft, depth: int) -> Draft:
 def merge(drafts: Sequence[Draft]) -> Draft:
     """Return one tree of deterministic drafts; the same token under the same parent becomes one node.
 
-    A node keeps the source that named it first and the highest confidence that any source gave it.
+    A node is counted for the source that named it first, and remembers all others with their confidences.
     """
     tokens: list[int] = []
     parents: list[int] = []
-    confidence: list[float] = []
-    source: list[str] = []
+    guesses: list[dict[str, float]] = []
     known: dict[tuple[int, int], int] = {}
     for draft in drafts:
         place = {ROOT: ROOT}
@@ -161,11 +171,18 @@ def merge(drafts: Sequence[Draft]) -> Draft:
                 known[key] = len(tokens)
                 tokens.append(token)
                 parents.append(key[0])
-                confidence.append(draft.confidence[node])
-                source.append(draft.source[node])
+                guesses.append({})
             place[node] = known[key]
-            confidence[place[node]] = max(confidence[place[node]], draft.confidence[node])
-    return Draft(tuple(tokens), tuple(parents), tuple(confidence), tuple(source))
+            for name, confidence in draft.guesses(node):
+                guesses[known[key]].setdefault(name, confidence)
+    listed = [tuple(found.items()) for found in guesses]
+    return Draft(
+        tuple(tokens),
+        tuple(parents),
+        tuple(found[0][1] for found in listed),
+        tuple(found[0][0] for found in listed),
+        also=tuple(found[1:] for found in listed) if any(len(found) > 1 for found in listed) else (),
+    )
 
 
 def best_chain(draft: Draft) -> Draft:

@@ -118,6 +118,10 @@ class Request:
     speculation: SpeculationParams = SpeculationParams()
     bad_token_ids: tuple[tuple[int, ...], ...] = ()
     """The token sequences of `sampling.bad_words`."""
+    prediction: tuple[int, ...] = ()
+    """Tokens that the answer may repeat, in part or whole; they change no text, only how soon it is there."""
+    tenant: str = ""
+    """Whose request it is: what one tenant's requests have said drafts for no other's, unless the engine shares it."""
 
 
 @dataclass(frozen=True, slots=True)

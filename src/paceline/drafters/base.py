@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.sampling import Shaping
+from paceline.core.sampling import Logits, Shaping
 from paceline.core.tree import Draft
 from paceline.core.types import Rule, Verdict
 from paceline.core.verify import Randomness
@@ -31,6 +32,31 @@ class SequenceView(Protocol):
     def noise(self) -> Randomness: ...
     @property
     def rule(self) -> Rule: ...
+    @property
+    def prediction(self) -> Sequence[int]:
+        """Tokens that the caller expects of the answer; empty when it said nothing."""
+
+    @property
+    def tenant(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """What one pass of the target showed of one sequence. Its arrays are valid during `observe` only."""
+
+    begin: int
+    """Position in the sequence of the first row."""
+    tokens: Sequence[int]
+    """[rows]: what was read, the last of it the pending token, then the nodes of `draft`."""
+    draft: Draft
+    """What was verified, whoever guessed it."""
+    verdict: Verdict | None
+    """None for a part of a prompt: nothing was decided. Tokens after a stop are in it, but end the sequence."""
+    logits: Sequence[Logits]
+    """[1 + nodes] rows of [vocabulary]: the target's after the pending token and after each node; empty without a
+    verdict."""
+    hidden: Mapping[int, NDArray[np.float32]]
+    """layer -> [rows, width], of the layers that the engine taps."""
 
 
 class Drafter(Protocol):
@@ -46,8 +72,8 @@ class Drafter(Protocol):
     def propose(self, seqs: Sequence[SequenceView], limits: Sequence[int]) -> list[Draft]:
         """Return one draft a sequence, of at most as many nodes as its limit; empty where nothing is worth a row."""
 
-    def observe(self, seq: SequenceView, verdict: Verdict, hidden: Mapping[int, NDArray[np.float32]]) -> None:
-        """The last step's verdict on whatever was drafted, by whom ever; `hidden` has the rows of the step."""
+    def observe(self, seq: SequenceView, seen: Seen) -> None:
+        """A pass of the target has run over rows of the sequence, which has what was confirmed by now."""
 
     def end(self, seq: SequenceView) -> None:
         """The sequence is finished; forget it."""

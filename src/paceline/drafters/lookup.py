@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
 
 from paceline.core.tree import EMPTY, Draft
-from paceline.core.types import Verdict
-from paceline.drafters.base import SequenceView
+from paceline.drafters.base import Seen, SequenceView
 
 LONGEST, SHORTEST = 8, 2
 
@@ -29,7 +25,7 @@ class Lookup:
     def propose(self, seqs: Sequence[SequenceView], limits: Sequence[int]) -> list[Draft]:
         return [self._follow(seq, limit) if limit else EMPTY for seq, limit in zip(seqs, limits, strict=True)]
 
-    def observe(self, seq: SequenceView, verdict: Verdict, hidden: Mapping[int, NDArray[np.float32]]) -> None:
+    def observe(self, seq: SequenceView, seen: Seen) -> None:
         pass  # the sequence itself is all there is to learn from
 
     def end(self, seq: SequenceView) -> None:

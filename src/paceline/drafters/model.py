@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from paceline.core.law import Law
 from paceline.core.sampling import Logits, law
 from paceline.core.tree import EMPTY, Draft
-from paceline.core.types import Verdict
-from paceline.drafters.base import SequenceView
+from paceline.drafters.base import Seen, SequenceView
 from paceline.runners.base import Runner, Span
 from paceline.runners.kv import Pool, Slot
 
@@ -78,7 +77,7 @@ class ModelDrafter:
                 self.end(seq)
             raise
 
-    def observe(self, seq: SequenceView, verdict: Verdict, hidden: Mapping[int, NDArray[np.float32]]) -> None:
+    def observe(self, seq: SequenceView, seen: Seen) -> None:
         pass  # the next draft compares what is cached with what was committed
 
     def end(self, seq: SequenceView) -> None:

@@ -13,6 +13,7 @@ from paceline.drafters.base import Drafter
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.model import ModelDrafter
 from paceline.errors import OptionError
+from paceline.models.tokenizer import Tokenizer
 from paceline.runners.base import Runner, RunnerInfo
 from paceline.runners.kv import Pool
 
@@ -37,6 +38,10 @@ class Surroundings:
     model: DraftModel | None = None
     least_survival: Callable[[], float] = lambda: 0.0
     """The chance of all drafted so far below which one more costly token does not pay."""
+    share_history: bool = False
+    """Whether what one tenant's requests have said may draft for another's."""
+    tokenizer: Tokenizer | None = None
+    """The target's."""
 
 
 Factory = Callable[[Surroundings], Drafter]

@@ -7,14 +7,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from operator import index
 
-import numpy as np
-from numpy.typing import NDArray
-
 from paceline.core import tree
 from paceline.core.law import Law
 from paceline.core.tree import EMPTY, Draft
-from paceline.core.types import ROOT, Verdict
-from paceline.drafters.base import Drafter
+from paceline.core.types import ROOT
+from paceline.drafters.base import Drafter, Seen
 from paceline.engine.sequence import LiveSequence
 from paceline.governor.base import Limit, Reason
 from paceline.runners.base import RunnerInfo
@@ -51,10 +48,10 @@ class DraftDesk:
         for name, drafter in self.drafters.items():
             self._guarded(name, seq, lambda drafter=drafter: drafter.end(seq))  # type: ignore[misc]
 
-    def observe(self, seq: LiveSequence, verdict: Verdict, hidden: Mapping[int, NDArray[np.float32]]) -> None:
+    def observe(self, seq: LiveSequence, seen: Seen) -> None:
         for name, drafter in self.drafters.items():
             if name not in seq.failed_drafters:
-                self._guarded(name, seq, lambda drafter=drafter: drafter.observe(seq, verdict, hidden))  # type: ignore[misc]
+                self._guarded(name, seq, lambda drafter=drafter: drafter.observe(seq, seen))  # type: ignore[misc]
 
     def propose(self, seqs: Sequence[LiveSequence], limits: Sequence[Limit], value: Value = size) -> list[Draft]:
         """Return a clean draft for each sequence, the most valuable found, and note why where it is empty.

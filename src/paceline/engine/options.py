@@ -44,6 +44,8 @@ class Options:
     prefill_rows: int = 256
     """Most prompt tokens in a step."""
     prefix_cache: bool = True
+    share_history: bool = False
+    """Whether what one tenant's requests have said may draft for another's."""
     device: str = "cpu"
     """Of the torch runner."""
 

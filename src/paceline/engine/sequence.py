@@ -100,6 +100,14 @@ class LiveSequence:
         return self.request.speculation.rule
 
     @property
+    def prediction(self) -> tuple[int, ...]:
+        return self.request.prediction
+
+    @property
+    def tenant(self) -> str:
+        return self.request.tenant
+
+    @property
     def speculation(self) -> SpeculationParams:
         return self.request.speculation
 

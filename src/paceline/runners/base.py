@@ -92,7 +92,8 @@ class Want:
     """What a forward pass returns beside the logits of the wanted rows."""
 
     hidden: tuple[int, ...] = ()
-    """Layers after which the hidden state of every wanted row is returned (0 is the first layer)."""
+    """Layers after which the hidden state of every row of the pass is returned (0 is the first layer); the number of
+    layers stands for what the head reads, the state after the final norm."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,7 +103,7 @@ class Output:
     logits: NDArray[np.float32]
     """[wanted, vocabulary]"""
     hidden: dict[int, NDArray[np.float32]]
-    """layer -> [wanted, width]"""
+    """layer -> [rows, width], all rows of all spans in order"""
 
 
 class Runner(Protocol):
