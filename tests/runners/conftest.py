@@ -26,7 +26,7 @@ def make_runner(kind: str, directory: Path) -> Runner:
     if kind == "torch":
         return load(directory)
     checkpoint = read_checkpoint(directory)
-    return OpenVINORunner(checkpoint, "fp32", "fast", taps=range(checkpoint.config.layers))
+    return OpenVINORunner(checkpoint, "fp32", "fast", taps=range(checkpoint.config.layers + 1))
 
 
 @dataclass

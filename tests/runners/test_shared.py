@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from paceline.core.tree import Draft, path_to
@@ -64,7 +65,7 @@ def test_only_wanted_rows_are_answered(rig: Rig) -> None:
     )
     expected = np.concatenate([rig.oracle(PROMPT)[[3, 40, 69]], rig.oracle(PROMPT[5:30])[[0, 24]]])
     same(out.logits, expected)
-    assert len(out.hidden[1]) == 5
+    assert len(out.hidden[1]) == 70 + 20 + 25
 
 
 def test_a_pass_may_want_nothing(rig: Rig) -> None:
@@ -154,12 +155,41 @@ def test_sequences_may_share_the_blocks_of_a_prefix(rig: Rig) -> None:
 
 
 def test_hidden_states_are_those_between_the_layers(rig: Rig) -> None:
+    """Of every row, whatever is answered."""
     layers = tuple(range(rig.runner.info.layers))
     rig.fill(PROMPT[:30], rig.table(70))
-    out = rig.run(Span.causal(PROMPT[30:], 30, rig.table(70), [0, 17, 39]), hidden=layers)
+    other = Span.causal(PROMPT[:20], 0, rig.table(20, first=4), [])
+    out = rig.run(other, Span.causal(PROMPT[30:], 30, rig.table(70), [0, 17, 39]), hidden=layers)
     assert sorted(out.hidden) == list(layers)
     for layer, state in enumerate(rig.oracle.hidden(PROMPT)):
-        same(out.hidden[layer], state[[30, 47, 69]])
+        same(out.hidden[layer], np.concatenate([state[:20], state[30:]]))
+
+
+def test_the_last_hidden_state_is_what_the_head_reads(rig: Rig) -> None:
+    last, head = rig.runner.info.layers, rig.oracle.model.lm_head
+    out = rig.run(Span.causal(PROMPT, 0, rig.table(70), [3, 69]), hidden=(last, 0))
+    assert list(out.hidden) == [last, 0]
+    with torch.inference_mode():
+        answered = head(torch.from_numpy(out.hidden[last])).numpy()
+    same(answered, rig.oracle(PROMPT))
+    same(out.hidden[0], rig.oracle.hidden(PROMPT)[0])
+
+
+def test_a_tree_has_hidden_states_too(rig: Rig) -> None:
+    prefix, draft = tree_prefix(rig), tree()
+    table, layer = rig.table(len(prefix) + 10, seed=3), rig.runner.info.layers - 1
+    if prefix:
+        rig.fill(prefix, table)
+    found = rig.run(Span.drafted(7, draft, len(prefix), table), hidden=(layer,)).hidden[layer]
+    paths = [[draft.tokens[i] for i in path_to(draft.parents, node)] for node in (ROOT, *range(len(draft)))]
+    same(found, np.array([rig.oracle.hidden([*prefix, 7, *path])[layer][-1] for path in paths]))
+
+
+def test_embeddings_are_rows_of_the_table(rig: Rig) -> None:
+    found = rig.runner.embed(np.array([5, 299, 5], np.int64))
+    table = rig.oracle.model.get_input_embeddings().weight.detach().numpy()
+    np.testing.assert_array_equal(found, table[[5, 299, 5]])
+    assert found.dtype == np.float32
 
 
 @pytest.mark.parametrize("node", [4, 7, 8, 3])

@@ -8,8 +8,8 @@ import pytest
 from paceline.core.tree import Draft, path_to
 from paceline.core.types import ROOT
 from paceline.models.toy import ToyLaw
-from paceline.runners.base import Span
-from paceline.runners.toy import ToyRunner
+from paceline.runners.base import Span, Want
+from paceline.runners.toy import WIDTH, ToyRunner
 
 LAW = ToyLaw(vocab_size=30, order=None)
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7]
@@ -55,6 +55,26 @@ def test_a_tree(runner: ToyRunner) -> None:
     found = runner.forward([Span.drafted(TEXT[6], draft, 6, TABLE)]).logits
     paths = [[draft.tokens[i] for i in path_to(draft.parents, node)] for node in (ROOT, *range(5))]
     np.testing.assert_array_equal(found, expected(*([*TEXT[:7], *path] for path in paths)))
+
+
+def test_hidden_states_are_of_what_a_row_sees_and_of_the_layer(runner: ToyRunner) -> None:
+    """Of every row, whatever is answered; the same text gives the same state by whatever way it came there."""
+    whole = runner.forward([Span.causal(TEXT, 0, TABLE, [])], Want((0, 7))).hidden
+    assert whole[0].shape == (14, WIDTH)
+    assert len(np.unique(np.concatenate([whole[0], whole[7]]))) == 2 * 14 * WIDTH
+    draft = Draft((8, TEXT[7], TEXT[8]), (ROOT, ROOT, 1), (1.0,) * 3, ("t",) * 3)
+    runner.allocate(6)
+    runner.forward([Span.causal(TEXT[:6], 0, TABLE, [])])
+    found = runner.forward([Span.drafted(TEXT[6], draft, 6, TABLE)], Want((7,))).hidden
+    np.testing.assert_array_equal(found[7][[0, 2, 3]], whole[7][[6, 7, 8]])
+    assert not np.isin(found[7][1], whole[7]).any()
+
+
+def test_embeddings_are_of_the_token(runner: ToyRunner) -> None:
+    found = runner.embed(np.array([4, 1, 4]))
+    np.testing.assert_array_equal(found[0], found[2])
+    assert found.shape == (3, WIDTH)
+    assert not np.isin(found[0], found[1]).any()
 
 
 def test_moving(runner: ToyRunner) -> None:

@@ -122,5 +122,8 @@ class Runner(Protocol):
     def forward(self, spans: Sequence[Span], want: Want = Want()) -> Output:
         """Run all spans in one pass; their tokens' keys and values are then cached."""
 
+    def embed(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the rows [tokens, width] of the table of token embeddings, before any scaling: draft heads read it."""
+
     def move(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
         """Copy cached token slots (block * block_size + offset); every source is read before any target is written."""

@@ -92,6 +92,10 @@ class Pool:
             slot.tokens += part
         return slot
 
+    def room(self, slot: Slot) -> int:
+        """Return how many more tokens a slot could be given room for now."""
+        return (len(slot.blocks) + self.available) * self.block_size - slot.length
+
     def reserve(self, slot: Slot, rows: int) -> bool:
         """Give the slot room for `rows` more tokens; False, and nothing changed, when there are not enough blocks."""
         missing = self.blocks_for(slot.length + rows) - len(slot.blocks)

@@ -7,6 +7,7 @@ stale row or a missing mask shows as another text.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ from paceline.models.toy import ToyLaw
 from paceline.runners.base import Output, RunnerInfo, Span, Want
 
 UNWRITTEN = -1
+WIDTH = 8
+"""Of hidden states and embeddings, which are as good as random: each a fixed function of what it stands for."""
 
 
 class ToyRunner:
@@ -41,10 +44,19 @@ class ToyRunner:
         for span in spans:
             self._cells[self._places(span)[span.cached :]] = span.tokens
         rows = [self._law.logits(self._context(span, row)) for span in spans for row in span.wanted]
-        return Output(np.array(rows, np.float32).reshape(len(rows), self.info.vocab_size), {})
+        hidden = {layer: self._hidden(spans, layer) for layer in want.hidden}
+        return Output(np.array(rows, np.float32).reshape(len(rows), self.info.vocab_size), hidden)
+
+    def embed(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
+        return _vectors([(-1, int(token)) for token in tokens])
 
     def move(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
         self._cells[target] = self._cells[source]
+
+    def _hidden(self, spans: Sequence[Span], layer: int) -> NDArray[np.float32]:
+        """Any layer may be asked for: the state is a function of its number and of what the row sees."""
+        seen = [self._context(span, row) for span in spans for row in range(len(span.tokens))]
+        return _vectors([(layer, *context) for context in seen])
 
     def _places(self, span: Span) -> NDArray[np.int64]:
         index = np.arange(span.cached + len(span.tokens))
@@ -57,3 +69,10 @@ class ToyRunner:
         assert span.row_positions[row] == len(seen) - 1, "a row's position is the number of tokens before it"
         assert UNWRITTEN not in seen, "a row sees a slot that was never written"
         return [int(token) for token in seen]
+
+
+def _vectors(keys: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
+    """Return [keys, WIDTH], between -1 and 1."""
+    digests = [blake2b(np.array(key, np.int64).tobytes(), digest_size=4 * WIDTH).digest() for key in keys]
+    found = np.frombuffer(b"".join(digests), "<u4").reshape(len(keys), WIDTH)
+    return (found / np.float64(1 << 31) - 1).astype(np.float32)

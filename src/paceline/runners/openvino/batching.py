@@ -58,5 +58,12 @@ def index(parts: Sequence[Part]) -> dict[str, NDArray[np.generic]]:
     }
 
 
+def wanted(spans: Sequence[Span]) -> Ints:
+    """Return the rows to answer, counted over all spans."""
+    first = begins([len(span.tokens) for span in spans])
+    rows = [span.wanted + begin for span, begin in zip(spans, first[:-1], strict=True)]
+    return np.concatenate(rows).astype(np.int32)
+
+
 def begins(sizes: Sequence[int]) -> Ints:
     return np.cumsum([0, *sizes], dtype=np.int32)

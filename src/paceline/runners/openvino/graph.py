@@ -7,180 +7,49 @@ the head as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import openvino as ov
-from numpy.typing import NDArray
 from openvino import opset13 as op
 
-from paceline.models.config import ModelConfig, RopeScaling
-from paceline.runners.openvino.attention import INDEX_INPUTS, Heads, caches, paged_attention, parameter
-from paceline.runners.openvino.quantise import GROUP, Packed
-
-Fetch = Callable[[str], Packed]
-"""Name of a tensor -> its packed form. The arrays must outlive the compiled graph, which borrows them."""
+from paceline.models.config import ModelConfig
+from paceline.runners.openvino.attention import parameter
+from paceline.runners.openvino.layers import Fetch, Layers, matrix
+from paceline.runners.openvino.quantise import Packed
 
 
 def build(config: ModelConfig, fetch: Fetch, taps: Sequence[int] = (), head: Packed | None = None) -> ov.Model:
     """Return a graph with the inputs of `INDEX_INPUTS`, `embeds` [rows, width], `position_ids` [rows] and `rows`
-    [wanted], one key and one value cache a layer; its outputs are logits [wanted, vocabulary] and, for each tap,
-    the hidden state after that layer [wanted, width].
+    [wanted], one key and one value cache a layer; its outputs are logits [wanted, vocabulary] and, for each tap in
+    the order given, the hidden state of every row [rows, width].
 
     Args:
-        taps: layers whose hidden states are wanted.
+        taps: layers after which hidden states are wanted; the number of layers stands for the state after the final
+            norm.
         head: the output matrix, where it is not the checkpoint's own (a trimmed vocabulary).
     """
-    return _Builder(config, fetch).build(taps, head)
+    layers = Layers(config, fetch)
+    embeds = parameter("embeds", [-1, config.width], ov.Type.f32)
+    x, states = embeds, {}
+    for number in range(config.layers):
+        x = states[number] = _layer(layers, x, number)
+    if config.layers in taps:
+        x = states[config.layers] = layers.norm(x, "norm")
+        x = layers.wanted(x)
+    else:  # fewer rows to normalise
+        x = layers.norm(layers.wanted(x), "norm")
+    logits = op.matmul(x, matrix(head or fetch("embed" if config.tied_head else "head")), False, True)
+    outputs = [node.output(0) for node in (logits, *(states[tap] for tap in taps))]
+    return ov.Model(outputs, [embeds, *layers.inputs], "decoder")
 
 
-class _Builder:
-    def __init__(self, config: ModelConfig, fetch: Fetch) -> None:
-        self.config, self.fetch = config, fetch
-        self.heads = Heads(config.heads, config.kv_heads, config.head_dim)
-        self.index = {name: parameter(name, *spec) for name, spec in INDEX_INPUTS.items()}
-        self.embeds = parameter("embeds", [-1, config.width], ov.Type.f32)
-        self.positions = parameter("position_ids", [-1], ov.Type.i64)
-        self.rows = parameter("rows", [-1], ov.Type.i32)
-        self.caches: list[ov.Node] = []
-        self.rotations: dict[tuple[float, RopeScaling | None], tuple[ov.Node, ov.Node]] = {}
-
-    def build(self, taps: Sequence[int], head: Packed | None) -> ov.Model:
-        config, x = self.config, self.embeds
-        tapped: list[ov.Output] = []
-        for layer in range(config.layers):
-            x = self.layer(x, layer)
-            if layer in taps:
-                tapped.append(op.gather(x, self.rows, _i32(0)).output(0))
-        x = self.norm(op.gather(x, self.rows, _i32(0)), "norm")
-        logits = op.matmul(x, _matrix(head or self.fetch("embed" if config.tied_head else "head")), False, True)
-        inputs = [self.embeds, self.positions, self.rows, *self.index.values(), *self.caches]
-        return ov.Model([logits.output(0), *tapped], inputs, "decoder")
-
-    def layer(self, x: ov.Node, layer: int) -> ov.Node:
-        name = f"layers.{layer}."
-        attended = self.attention(self.norm(x, f"{name}attention_norm"), layer)
-        if self.config.post_norms:
-            attended = self.norm(attended, f"{name}attention_post_norm")
-        x = op.add(x, attended)
-        fed = self.feed_forward(self.norm(x, f"{name}ffn_norm"), name)
-        if self.config.post_norms:
-            fed = self.norm(fed, f"{name}ffn_post_norm")
-        return op.add(x, fed)
-
-    def attention(self, x: ov.Node, layer: int) -> ov.Node:
-        config, name = self.config, f"layers.{layer}."
-        query, key, value = (self.linear(x, name + part) for part in "qkv")
-        local = layer in config.window_layers
-        query = self.head_rows(query, f"{name}q_norm", config.heads, local)
-        key = self.head_rows(key, f"{name}k_norm", config.kv_heads, local)
-        cache = caches(layer, self.heads)
-        self.caches += cache
-        scale = config.attention_scale or config.head_dim**-0.5
-        window = config.window if local and config.window else 0
-        out = paged_attention([query, key, value], cache, self.index, self.heads, scale, window)
-        return self.linear(op.reshape(out, _i32([-1, config.heads * config.head_dim]), False), f"{name}o")
-
-    def head_rows(self, x: ov.Node, norm: str, count: int, local: bool) -> ov.Node:
-        """Normalise and rotate every head of [rows, count * dim]."""
-        config = self.config
-        theta = config.local_rope_theta if local and config.local_rope_theta else config.rope_theta
-        if theta is None and not config.query_key_norm:
-            return x
-        heads = op.reshape(x, _i32([-1, count, config.head_dim]), False)
-        if config.query_key_norm:
-            heads = self.norm(heads, norm)
-        if theta is not None:
-            heads = self.rotate(heads, theta, None if local and config.local_rope_theta else config.rope_scaling)
-        return op.reshape(heads, _i32([-1, count * config.head_dim]), False)
-
-    def rotate(self, heads: ov.Node, theta: float, scaling: RopeScaling | None) -> ov.Node:
-        """Rotary embedding in half-split order (RoFormer, 2104.09864 §3.4.2)."""
-        dim = self.config.rope_dim or self.config.head_dim
-        cos, sin = self.rotation(theta, scaling, dim)
-        rest = None
-        if dim < self.config.head_dim:
-            heads, rest = op.variadic_split(heads, _i32(-1), _i32([dim, -1])).outputs()
-        low, high = op.split(heads, _i32(-1), 2).outputs()
-        turned = op.add(op.multiply(heads, cos), op.multiply(op.concat([op.negative(high), low], -1), sin))
-        return turned if rest is None else op.concat([turned, rest], -1)
-
-    def rotation(self, theta: float, scaling: RopeScaling | None, dim: int) -> tuple[ov.Node, ov.Node]:
-        """Return cosines and sines [rows, 1, dim], the same nodes for every layer that turns alike."""
-        if (theta, scaling) not in self.rotations:
-            frequencies = op.constant(inverse_frequencies(theta, dim, scaling)[None, :])
-            angles = op.multiply(op.unsqueeze(op.convert(self.positions, "f32"), _i32(1)), frequencies)
-            twice = op.unsqueeze(op.concat([angles, angles], -1), _i32(1))
-            self.rotations[theta, scaling] = (op.cos(twice), op.sin(twice))
-        return self.rotations[theta, scaling]
-
-    def feed_forward(self, x: ov.Node, name: str) -> ov.Node:
-        act = op.swish if self.config.activation == "silu" else _gelu
-        if not self.config.gated_ffn:
-            return self.linear(act(self.linear(x, f"{name}up")), f"{name}down")
-        gate = act(self.linear(x, f"{name}gate"))
-        return self.linear(op.multiply(gate, self.linear(x, f"{name}up")), f"{name}down")
-
-    def norm(self, x: ov.Node, name: str) -> ov.Node:
-        weight = op.constant(self.fetch(name).data)
-        epsilon = _f32(self.config.norm_epsilon)
-        if self.config.norm == "rms":
-            scale = op.power(op.add(op.reduce_mean(op.multiply(x, x), _i32([-1]), True), epsilon), _f32(-0.5))
-            return op.multiply(op.multiply(x, scale), weight)
-        centred = op.mvn(x, _i32([-1]), True, self.config.norm_epsilon, "inside_sqrt")
-        return op.add(op.multiply(centred, weight), op.constant(self.fetch(f"{name}.bias").data))
-
-    def linear(self, x: ov.Node, name: str) -> ov.Node:
-        y = op.matmul(x, _matrix(self.fetch(name)), False, True)
-        if name.rpartition(".")[2] in self.config.biases:
-            y = op.add(y, op.constant(self.fetch(f"{name}.bias").data))
-        return y
-
-
-def inverse_frequencies(theta: float, dim: int, scaling: RopeScaling | None) -> NDArray[np.float32]:
-    """Return the rotary frequencies [dim / 2], in radians a position."""
-    frequencies: NDArray[np.float64] = theta ** -(np.arange(0, dim, 2, dtype=np.float64) / dim)
-    if scaling is None:
-        return frequencies.astype(np.float32)
-    if scaling.kind == "linear":
-        return (frequencies / scaling.factor).astype(np.float32)
-    if scaling.kind == "divisors":
-        return (frequencies / scaling.factor / np.array(scaling.divisors, np.float64)).astype(np.float32)
-    # Llama 3.1: long waves are slowed by the factor, short ones kept, those between blended.
-    turns = scaling.original_context * frequencies / (2 * np.pi)
-    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
-    share = np.clip((turns - low) / (high - low), 0, 1)
-    return (frequencies * (share + (1 - share) / scaling.factor)).astype(np.float32)
-
-
-def _matrix(packed: Packed) -> ov.Node:
-    """A stored matrix as an f32 node [out, in] that the plugin fuses into its multiplication."""
-    if packed.kind == "fp32":
-        return _borrowed(packed.data, ov.Type.f32, packed.data.shape)
-    if packed.kind == "bf16":
-        return op.convert(_borrowed(packed.data, ov.Type.bf16, packed.data.shape), "f32")
-    assert packed.scale is not None
-    if packed.kind == "int8":
-        whole = _borrowed(packed.data, ov.Type.i8, packed.data.shape)
-        return op.convert(op.multiply(op.convert(whole, "f16"), op.constant(packed.scale)), "f32")
-    out, groups = packed.scale.shape
-    whole = _borrowed(packed.data.view(np.int8), ov.Type.i4, (out, groups, GROUP))
-    scaled = op.multiply(op.convert(whole, "f16"), op.constant(packed.scale[..., None]))
-    return op.convert(op.reshape(scaled, _i32([out, groups * GROUP]), False), "f32")
-
-
-def _borrowed(data: NDArray[np.generic], kind: ov.Type, shape: Sequence[int]) -> ov.Node:
-    """A constant over the array's own memory, so that weights are not held twice."""
-    return ov.op.Constant(ov.Tensor(data, ov.Shape(list(shape)), kind))
-
-
-def _gelu(x: ov.Node) -> ov.Node:
-    return op.gelu(x, "tanh")
-
-
-def _i32(value: int | Sequence[int]) -> ov.Node:
-    return op.constant(np.asarray(value, np.int32))
-
-
-def _f32(value: float) -> ov.Node:
-    return op.constant(np.asarray(value, np.float32))
+def _layer(layers: Layers, x: ov.Node, number: int) -> ov.Node:
+    name, post_norms = f"layers.{number}.", layers.config.post_norms
+    attended = layers.attention(layers.norm(x, f"{name}attention_norm"), number)
+    if post_norms:
+        attended = layers.norm(attended, f"{name}attention_post_norm")
+    x = op.add(x, attended)
+    fed = layers.feed_forward(layers.norm(x, f"{name}ffn_norm"), name)
+    if post_norms:
+        fed = layers.norm(fed, f"{name}ffn_post_norm")
+    return op.add(x, fed)

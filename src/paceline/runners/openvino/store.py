@@ -18,7 +18,7 @@ from paceline.models import cache
 from paceline.models.cache import Progress
 from paceline.models.config import ModelConfig
 from paceline.models.weights import Checkpoint
-from paceline.runners.openvino.graph import Fetch
+from paceline.runners.openvino.layers import Fetch
 from paceline.runners.openvino.quantise import Packed, Precision, kind_of, pack, packed_shapes
 
 PIECE = 32 << 20

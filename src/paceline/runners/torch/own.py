@@ -70,7 +70,7 @@ class OwnStates:
         rows = torch.tensor(wanted, dtype=torch.int64, device=self._model.device)
         keep = {"logits_to_keep": rows} if self._cuts_rows else {}
         past = {} if state is None else {self._name: state}
-        with tapped(self._model, want.hidden, rows) as hidden:
+        with tapped(self._model, want.hidden) as hidden:
             ids = torch.from_numpy(tokens).to(self._model.device)[None]
             out = self._model(input_ids=ids, use_cache=True, **keep, **past)
         logits: Tensor = out.logits[0]

@@ -54,7 +54,7 @@ class Paged:
         positions = torch.from_numpy(np.concatenate([span.row_positions for span in spans])).to(device)
         rows = torch.from_numpy(_wanted(spans)).to(device)
         current = PagedPass(spans, self._caches, self._block_size, device)
-        with running(current), tapped(self._model, want.hidden, rows) as hidden:
+        with running(current), tapped(self._model, want.hidden) as hidden:
             logits = self._run(ids, positions, rows)
         return Output(host(logits), {layer: host(hidden[layer]) for layer in want.hidden})
 

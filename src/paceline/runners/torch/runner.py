@@ -17,6 +17,7 @@ from paceline.runners.base import Output, RunnerInfo, Span, Want
 from paceline.runners.torch.attention import NotPaged
 from paceline.runners.torch.own import OwnStates
 from paceline.runners.torch.paged import Paged
+from paceline.runners.torch.taps import host
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _ENDLESS = 2**20
@@ -52,6 +53,7 @@ class TorchRunner:
         if model.dtype != _DTYPES[dtype]:  # converting it here would round its rotary frequencies too
             raise OptionError(f"dtype={dtype!r}, and the model in memory has {model.dtype}; make it in that type")
         model = _on(device, model)
+        self._embed = model.get_input_embeddings()
         self._kind, self.reason = _kind(model, block_size)
         config = model.config.get_text_config()
         self._info = RunnerInfo(
@@ -75,6 +77,11 @@ class TorchRunner:
     @torch.inference_mode()
     def forward(self, spans: Sequence[Span], want: Want = Want()) -> Output:
         return self._kind.forward(spans, want)
+
+    @torch.inference_mode()
+    def embed(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
+        table = self._embed.weight  # the module itself may scale its rows (Gemma-3)
+        return host(table[torch.from_numpy(tokens).to(table.device)])
 
     @torch.inference_mode()
     def move(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:

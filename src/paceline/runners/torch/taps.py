@@ -14,8 +14,8 @@ from paceline.errors import UnsupportedModel
 
 
 @contextmanager
-def tapped(model: Any, wanted: Sequence[int], rows: Tensor) -> Iterator[dict[int, Tensor]]:
-    """Collect, while a model runs, the given rows of the state after each wanted layer, before any final norm.
+def tapped(model: Any, wanted: Sequence[int]) -> Iterator[dict[int, Tensor]]:
+    """Collect, while a model runs, the state [rows, width] after each wanted layer, as `Want.hidden` counts them.
 
     Raises:
         UnsupportedModel: the model has no list of layers, or they pass on something else than one hidden state.
@@ -24,15 +24,14 @@ def tapped(model: Any, wanted: Sequence[int], rows: Tensor) -> Iterator[dict[int
 
     def keep(layer: int) -> Callable[..., None]:
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            state = output[0] if isinstance(output, tuple) else output
+            state = output if isinstance(output, Tensor) else output[0]
             if state.ndim != 3:
                 raise UnsupportedModel(f"the layers of {type(model).__name__} pass on more than one hidden state")
-            found[layer] = state[0, rows]
+            found[layer] = state[0].clone()  # the next layer may add to it in place
 
         return hook
 
-    layers = _layers(model) if wanted else nn.ModuleList()
-    hooks = [layers[i].register_forward_hook(keep(i)) for i in wanted]
+    hooks = [module.register_forward_hook(keep(layer)) for layer, module in _modules(model, wanted).items()]
     try:
         yield found
     finally:
@@ -43,6 +42,16 @@ def tapped(model: Any, wanted: Sequence[int], rows: Tensor) -> Iterator[dict[int
 def host(values: Tensor) -> NDArray[np.float32]:
     found: NDArray[np.float32] = values.float().cpu().numpy()
     return found
+
+
+def _modules(model: Any, wanted: Sequence[int]) -> dict[int, nn.Module]:
+    """Return what to listen to for each layer; the trunk, which ends with the final norm, for their number."""
+    if not wanted:
+        return {}
+    layers, trunk = _layers(model), model.base_model
+    if len(layers) in wanted and trunk is model:
+        raise UnsupportedModel(f"{type(model).__name__} has no trunk whose last hidden state could be taken")
+    return {i: trunk if i == len(layers) else layers[i] for i in wanted}
 
 
 def _layers(model: Any) -> nn.ModuleList:
