@@ -106,7 +106,7 @@ class HeadsConfig:
         linear: Shapes = {"q": (q, 2 * d), "k": (kv, 2 * d), "v": (kv, 2 * d), "o": (d, q)}
         linear |= {"gate": (f, d), "up": (f, d), "down": (d, f)}
         found: Shapes = {"fc": (d, taps * self.target_width), "head": (self.draft_vocab_size, d)}
-        found |= {name: (d,) for name in ("embed_norm", "hidden_norm", "ffn_norm", "norm")}
+        found |= dict.fromkeys(("embed_norm", "hidden_norm", "ffn_norm", "norm"), (d,))
         found |= linear | {f"{name}.bias": linear[name][:1] for name in sorted(self.biases)}
         if self.tap_norms:
             found |= {f"tap_norms.{i}": (self.target_width,) for i in range(taps)}
