@@ -88,14 +88,14 @@ def token_path(draft: Draft, node: int) -> Context:
     return tuple(draft.tokens[n] for n in [*reversed(ancestors(draft.parents, node)), node])
 
 
-def merged(drafts: Iterable[Draft]) -> dict[Context, tuple[str, float]]:
-    """Path of tokens -> the source that named it first, and the highest confidence it was given."""
-    found: dict[Context, tuple[str, float]] = {}
+def merged(drafts: Iterable[Draft]) -> dict[Context, dict[str, float]]:
+    """Path of tokens -> every drafter that named it, the first of them first, and the highest confidence it gave."""
+    found: dict[Context, dict[str, float]] = {}
     for draft in drafts:
         for node in range(len(draft)):
-            path = token_path(draft, node)
-            source, confidence = found.get(path, (draft.source[node], 0.0))
-            found[path] = source, max(confidence, draft.confidence[node])
+            mine = found.setdefault(token_path(draft, node), {})
+            for name, confidence in draft.guesses(node):
+                mine[name] = max(mine.get(name, 0.0), confidence)
     return found
 
 

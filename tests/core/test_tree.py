@@ -17,7 +17,7 @@ from paceline.core.types import ROOT
 from . import reference
 from .strategies import drafts, examples
 
-FIELDS = ("tokens", "parents", "confidence", "source", "laws")
+FIELDS = ("tokens", "parents", "confidence", "source", "laws", "also")
 
 
 def same(a: Draft, b: Draft) -> bool:
@@ -25,8 +25,8 @@ def same(a: Draft, b: Draft) -> bool:
 
 
 def paths(draft: Draft) -> dict:
-    """Path of tokens -> source and confidence; says nothing of the order of nodes."""
-    return {reference.token_path(draft, n): (draft.source[n], draft.confidence[n]) for n in range(len(draft))}
+    """Path of tokens -> who guessed it, and how surely; says nothing of the order of nodes."""
+    return {reference.token_path(draft, n): dict(draft.guesses(n)) for n in range(len(draft))}
 
 
 def in_causal_order(draft: Draft) -> bool:
@@ -181,7 +181,9 @@ several = st.lists(drafts(6), max_size=4)
 def test_merge_is_the_union_of_paths(trees):
     found = tree.merge(trees)
     assert in_causal_order(found)
-    assert paths(found) == reference.merged(trees)
+    expected = reference.merged(trees)
+    assert paths(found) == expected
+    assert all(found.source[n] == next(iter(expected[reference.token_path(found, n)])) for n in range(len(found)))
     assert len(paths(found)) == len(found), "no twins"
     assert found.laws == ()
 
@@ -201,7 +203,7 @@ def test_merge_changes_nothing_the_second_time_and_little_by_order(one, other):
     assert same(tree.merge([merged]), merged)
     assert same(tree.merge([one, one]), merged)
     there, back = paths(tree.merge([one, other])), paths(tree.merge([other, one]))
-    assert {p: c for p, (_, c) in there.items()} == {p: c for p, (_, c) in back.items()}
+    assert there == back
 
 
 def test_merge_by_example():
@@ -210,8 +212,13 @@ def test_merge_by_example():
     found = tree.merge([lookup, suffix])
     assert found.tokens == (1, 2, 3, 9, 7)
     assert found.parents == (-1, 0, 1, -1, 1)
-    assert found.confidence == (0.6, 0.4, 0.3, 0.1, 0.7)
+    assert found.confidence == (0.5, 0.4, 0.3, 0.1, 0.7)
     assert found.source == ("lookup", "lookup", "lookup", "suffix", "suffix")
+    assert found.also == ((("suffix", 0.6),), (("suffix", 0.2),), (), (), ())
+    assert found.guesses(0) == (("lookup", 0.5), ("suffix", 0.6))
+    assert found.drafters == {"lookup", "suffix"}
+    assert tree.select(found, [0, 3]).also == ((("suffix", 0.6),), ())
+    assert tree.merge([lookup, Draft.chain([8], "suffix")]).also == ()
 
 
 def test_merge_of_nothing():

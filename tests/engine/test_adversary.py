@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from paceline.core.law import Law
 from paceline.core.tree import Draft
 from paceline.core.types import ROOT, SpeculationParams
-from paceline.drafters.base import SequenceView
+from paceline.drafters.base import Seen, SequenceView
 from paceline.drafters.lookup import Lookup
 from tests.core.strategies import examples
 
@@ -217,8 +217,8 @@ class Meddler(Quiet):
     def propose(self, seqs: Sequence[SequenceView], limits: Sequence[int]) -> list[Draft]:
         return [Draft.chain([np.int64(t) for t in seq.tokens[-3:]], "meddler") for seq in seqs]
 
-    def observe(self, seq: SequenceView, verdict: Any, hidden: Mapping[int, Any]) -> None:
-        assert hidden == {}
+    def observe(self, seq: SequenceView, seen: Seen) -> None:
+        assert seen.hidden == {}
 
 
 def test_numbers_of_other_kinds_do_not_reach_the_output() -> None:

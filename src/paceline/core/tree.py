@@ -62,6 +62,11 @@ class Draft:
         return (first, *self.also[node]) if self.also else (first,)
 
     @property
+    def drafters(self) -> set[str]:
+        """The names of all that had a part in it."""
+        return {*self.source, *(name for others in self.also for name, _ in others)}
+
+    @property
     def is_chain(self) -> bool:
         return self.parents == tuple(range(-1, len(self) - 1))
 
@@ -173,8 +178,9 @@ def merge(drafts: Sequence[Draft]) -> Draft:
                 parents.append(key[0])
                 guesses.append({})
             place[node] = known[key]
+            mine = guesses[known[key]]
             for name, confidence in draft.guesses(node):
-                guesses[known[key]].setdefault(name, confidence)
+                mine[name] = max(confidence, mine.get(name, 0.0))
     listed = [tuple(found.items()) for found in guesses]
     return Draft(
         tuple(tokens),

@@ -148,6 +148,8 @@ class DrafterCounts:
     drafted: int = 0
     verified: int = 0
     accepted: int = 0
+    shared: int = 0
+    """Accepted nodes that it guessed as well and that are counted for a drafter asked before it."""
     draft_ms: float = 0.0
 
 

@@ -92,9 +92,7 @@ def build(chosen: Chosen, progress: Progress = cache.silent) -> Engine:
     if draft is not None:
         costs.draft_s["model"] = _measure(draft.runner, chosen.kv_tokens, progress, most_rows=1).forward(1)
     governor = Adaptive(options.max_draft, costs, chosen.drafters)
-    surroundings = Surroundings(
-        runner.info, draft, governor.least_survival, options.share_history, target.tokenizer
-    )
+    surroundings = Surroundings(runner.info, draft, governor.least_survival, options.share_history, target.tokenizer)
     desk = DraftDesk(registry.make(chosen.drafters, surroundings), runner.info)
     return Engine(
         target=runner,

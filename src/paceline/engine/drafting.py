@@ -28,7 +28,7 @@ def size(seq: LiveSequence, draft: Draft) -> float:
 
 
 class DraftDesk:
-    """Fills each sequence's draft from its drafters, in order, until one has a guess of enough value.
+    """Fills each sequence's tree from its drafters, in order, until there is enough of value in it.
 
     What a drafter raises ends its work for that sequence alone; what it returns is cleaned before anyone sees it.
     """
@@ -54,9 +54,9 @@ class DraftDesk:
                 self._guarded(name, seq, lambda drafter=drafter: drafter.observe(seq, seen))  # type: ignore[misc]
 
     def propose(self, seqs: Sequence[LiveSequence], limits: Sequence[Limit], value: Value = size) -> list[Draft]:
-        """Return a clean draft for each sequence, the most valuable found, and note why where it is empty.
+        """Return one tree for each sequence, of all that its drafters guessed, and note why where it is empty.
 
-        A drafter is asked unless one before it had something of enough value.
+        A drafter is asked unless those before it had enough of value.
         """
         self.spent = {}
         drafts = [EMPTY] * len(seqs)
@@ -67,10 +67,9 @@ class DraftDesk:
             asked = [i for i, seq in enumerate(seqs) if mine[i] and worth[i] <= limits[i].enough and _wants(seq, name)]
             found = self._timed(name, drafter, [seqs[i] for i in asked], [mine[i] for i in asked])
             for i, draft in zip(asked, found, strict=True):
-                clean = self._clean(draft, seqs[i], mine[i])
-                gain = value(seqs[i], clean) if clean else 0.0
-                if gain > worth[i] or not drafts[i]:
-                    drafts[i], worth[i] = clean, gain
+                if clean := self._clean(draft, seqs[i], mine[i]):
+                    drafts[i] = mixed(drafts[i], clean)
+                    worth[i] = value(seqs[i], drafts[i])
         for i, seq in enumerate(seqs):
             if most[i] and not drafts[i]:
                 seq.tally.reasons[Reason.NOTHING_TO_DRAFT] += 1
@@ -131,10 +130,18 @@ class DraftDesk:
             clean, flawed = EMPTY, True
         if flawed:
             seq.tally.reasons[Reason.DRAFT_INVALID] += 1
-        reach = self._info.tree_context
-        if not clean.is_chain and (clean.is_sampled or (reach is not None and seq.num_tokens + len(clean) > reach)):
-            clean = tree.best_chain(clean)
-        return clean
+        return tree.best_chain(clean) if clean.is_sampled else clean
+
+
+def mixed(draft: Draft, more: Draft) -> Draft:
+    """Return both as one tree.
+
+    A sampled draft stands alone: it is verified by the law that it was drawn from, and it is taken because it was asked
+    for, not for what was drawn, which would bias the text (algorithms that look at a draw before they admit it do).
+    """
+    if more.is_sampled or not draft:
+        return more
+    return draft if draft.is_sampled else tree.merge([draft, more])
 
 
 def _wants(seq: LiveSequence, drafter: str) -> bool:
@@ -165,7 +172,8 @@ def clean_draft(draft: Draft, vocab_size: int, most: int) -> Draft:
 
 def _plain(draft: Draft) -> Draft:
     """Return a draft of Python's own numbers, for they become output, with a value for every node."""
-    fields = (draft.tokens, draft.parents, draft.confidence, draft.source, *([draft.laws] if draft.laws else []))
+    parallel = [draft.laws] if draft.laws else []
+    fields = (draft.tokens, draft.parents, draft.confidence, draft.source, *parallel)
     if len({len(field) for field in fields}) > 1:
         raise ValueError("the fields of a draft differ in length")
     if not all(isinstance(name, str) for name in draft.source):

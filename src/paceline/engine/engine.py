@@ -5,25 +5,32 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core import tree
 from paceline.core.law import Law
 from paceline.core.sampling import Logits, law
 from paceline.core.tree import EMPTY, Draft
 from paceline.core.types import Completion, Event, Request
 from paceline.core.verify import verify
+from paceline.drafters.base import Seen
 from paceline.engine.drafting import DraftDesk
 from paceline.engine.scheduler import Plan, Scheduler
 from paceline.engine.sequence import Clocked, LiveSequence, Text
 from paceline.errors import RequestError
 from paceline.governor.base import Governor, Outcome, Reason, StepReport
-from paceline.runners.base import Output, Runner, Span
+from paceline.runners.base import Output, Runner, Span, Want
 from paceline.runners.kv import Pool
 
 log = logging.getLogger(__name__)
 
 TextFactory = Callable[[Request], Text]
+Hidden = dict[int, NDArray[np.float32]]
+"""layer -> [rows, width]"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +42,7 @@ class Deciding:
     verified: Draft
     rows: list[Logits]
     """The target's logits after the pending token and after each verified node."""
+    hidden: Hidden
 
 
 class Engine:
@@ -45,6 +53,7 @@ class Engine:
         pool: the target's KV pool.
         eos_ids: tokens that end a text unless a request ignores them.
         context: most tokens of a sequence.
+        taps: layers whose hidden states the drafters want to see.
         text: makes the text stream of a request.
     """
 
@@ -58,10 +67,12 @@ class Engine:
         text: TextFactory,
         eos_ids: Sequence[int] = (),
         context: int | None = None,
+        taps: Sequence[int] = (),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.target, self.pool, self.scheduler, self.desk, self.governor = target, pool, scheduler, desk, governor
         self._text, self._eos, self._clock = text, frozenset(eos_ids), clock
+        self._want = Want(tuple(taps))
         self.context = min(context or target.info.context, target.info.context)
         self._live: dict[int, LiveSequence] = {}
         self._finished: dict[int, Completion] = {}
@@ -88,6 +99,7 @@ class Engine:
             seed=secrets.randbits(64) if given.seed is None else given.seed,
             ending=frozenset(given.stop_token_ids) | (frozenset() if given.ignore_eos else self._eos),
             context=self.context,
+            tree_context=self.target.info.tree_context,
             text=self._text(request),
             clock=Clocked(self._clock()),
         )
@@ -147,15 +159,22 @@ class Engine:
         return events
 
     def _fit(self, seqs: Sequence[LiveSequence], drafts: Sequence[Draft]) -> list[Draft]:
-        """Reserve the drafts' rows; a draft that finds no blocks is not verified."""
+        """Reserve the drafts' rows; of a draft that finds too few blocks its likeliest nodes are verified.
+
+        How many is known before a token is looked at, so that it biases no rule.
+        """
         fitting = []
         for seq, draft in zip(seqs, drafts, strict=True):
             assert seq.slot is not None
-            if self.pool.reserve(seq.slot, 1 + len(draft)):
-                fitting.append(draft)
-            else:
+            if not draft.is_chain and len(draft) > seq.tree_room:
+                draft = tree.best_chain(draft)
+            room = self.pool.room(seq.slot) - 1
+            if room < len(draft):
                 seq.tally.reasons[Reason.MEMORY] += 1
-                fitting.append(EMPTY)
+                draft = tree.truncate(draft, room) if draft.is_chain else tree.prune(draft, room)
+            reserved = self.pool.reserve(seq.slot, 1 + len(draft))
+            assert reserved, "a sequence that decodes has room for its pending token"
+            fitting.append(draft)
         return fitting
 
     def _forward(self, plan: Plan, drafts: Sequence[Draft]) -> Output:
@@ -172,7 +191,7 @@ class Engine:
             wanted = [rows - 1] if chunk.finishes else []
             spans.append(Span.causal(part, seq.cache_len, seq.slot.table, wanted, stepwise=chunk.is_output))
         try:
-            return self.target.forward(spans)
+            return self.target.forward(spans, self._want)
         except BaseException:
             # Nothing of this pass was committed, so the caches are sound; the sequences are not worth saving.
             for seq in [*plan.decoding, *(chunk.seq for chunk in plan.prefill)]:
@@ -183,19 +202,21 @@ class Engine:
     def _deciding(
         self, plan: Plan, drafted: Sequence[Draft], verified: Sequence[Draft], output: Output
     ) -> list[Deciding]:
-        """Deal the answered rows out to their sequences, and cache what unfinished prompts have gained."""
-        answers = iter(output.logits)
+        """Deal the answers out to their sequences, and cache what unfinished prompts have gained."""
+        answers, hidden = iter(output.logits), _Dealer(output.hidden)
         found = [
-            Deciding(seq, all_of_it, draft, [next(answers) for _ in range(1 + len(draft))])
-            for seq, all_of_it, draft in zip(plan.decoding, drafted, verified, strict=True)
+            Deciding(seq, whole, draft, [next(answers) for _ in range(1 + len(draft))], hidden.take(1 + len(draft)))
+            for seq, whole, draft in zip(plan.decoding, drafted, verified, strict=True)
         ]
         for chunk in plan.prefill:
-            seq = chunk.seq
+            seq, states = chunk.seq, hidden.take(chunk.rows)
             assert seq.slot is not None
             if chunk.finishes:
-                found.append(Deciding(seq, EMPTY, EMPTY, [next(answers)]))
+                found.append(Deciding(seq, EMPTY, EMPTY, [next(answers)], states))
             else:
-                self.pool.commit(seq.slot, seq.tokens[seq.cache_len :][: chunk.rows])
+                begin, part = seq.cache_len, seq.tokens[seq.cache_len :][: chunk.rows]
+                self.pool.commit(seq.slot, part)
+                self.desk.observe(seq, Seen(begin, part, EMPTY, None, [], states))
         return found
 
     def _decide(self, deciding: Deciding, outcomes: list[Outcome]) -> Event:
@@ -220,7 +241,8 @@ class Engine:
         tokens = [*ran, *(draft.tokens[node] for node in kept)]
         self.pool.commit(seq.slot, tokens, [*range(len(ran)), *(len(ran) + node for node in kept)])
         seq.tally.count(deciding.drafted, draft, verdict, committed)
-        self.desk.observe(seq, verdict, {})
+        rows = [*ran, *draft.tokens]
+        self.desk.observe(seq, Seen(begin - len(ran), rows, draft, verdict, deciding.rows, deciding.hidden))
         outcomes.append(Outcome(seq, deciding.drafted, draft, event.token_ids))
         return event
 
@@ -274,3 +296,14 @@ class Engine:
                 f"prompt and max_tokens need {needed} KV blocks and the pool has {self.pool.num_blocks}; "
                 "lower max_tokens or raise the context"
             )
+
+
+class _Dealer:
+    """Deals the rows of hidden states out, in order."""
+
+    def __init__(self, hidden: Mapping[int, NDArray[np.float32]]) -> None:
+        self._hidden, self._next = hidden, 0
+
+    def take(self, rows: int) -> Hidden:
+        begin, self._next = self._next, self._next + rows
+        return {layer: states[begin : self._next] for layer, states in self._hidden.items()}

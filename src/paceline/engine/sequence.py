@@ -64,6 +64,8 @@ class LiveSequence:
     """Most tokens, prompt included."""
     text: Text
     clock: Clocked
+    tree_context: int | None = None
+    """See `RunnerInfo`."""
     tokens: list[int] = field(default_factory=list)
     slot: Slot | None = None
     sources: list[str | None] = field(default_factory=list)
@@ -134,6 +136,11 @@ class LiveSequence:
     @property
     def meets_context(self) -> bool:
         return self.remaining == self.context - len(self.tokens)
+
+    @property
+    def tree_room(self) -> int:
+        """Most nodes of a draft that branches; a longer one can be verified as a chain only."""
+        return self.context if self.tree_context is None else self.tree_context - len(self.tokens)
 
     def commit(self, draft: Draft, verdict: Verdict, rows: Sequence[Logits], now: float) -> Event:
         """Add what the target confirmed, up to where the request ends, and count it.

@@ -37,12 +37,12 @@ class Tally:
         self.steps += 1
         self.plain_steps += not len(verified)
         for draft, kind in ((drafted, "drafted"), (verified, "verified")):
-            depths = tree.depths(draft.parents)
-            for source, depth in zip(draft.source, depths, strict=True):
-                if not cut or depth <= accepted:
-                    self._add(source, kind)
+            setattr(self, kind, getattr(self, kind) + self._credit(draft, kind, accepted if cut else None))
         for depth, node in enumerate(verdict.path[:accepted]):
+            self.accepted += 1
             self._add(verified.source[node], "accepted")
+            for name, _ in verified.guesses(node)[1:]:
+                self._add(name, "shared")
             self.accepted_at += [0] * (depth + 1 - len(self.accepted_at))
             self.accepted_at[depth] += 1
 
@@ -52,8 +52,15 @@ class Tally:
         self.by_drafter[drafter] = replace(counts, draft_ms=counts.draft_ms + seconds * 1e3)
         self.draft_s += seconds
 
+    def _credit(self, draft: Draft, kind: str, deepest: int | None) -> int:
+        """Count nodes for the drafters that named them first, up to a depth, and return how many they are."""
+        depths = tree.depths(draft.parents)
+        counted = [s for s, depth in zip(draft.source, depths, strict=True) if deepest is None or depth <= deepest]
+        for source in counted:
+            self._add(source, kind)
+        return len(counted)
+
     def _add(self, source: str, kind: str) -> None:
-        setattr(self, kind, getattr(self, kind) + 1)
         counts = self.by_drafter.get(source, DrafterCounts())
         self.by_drafter[source] = replace(counts, **{kind: getattr(counts, kind) + 1})
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paceline.core import tree
-from paceline.core.tree import Draft
+from paceline.core.tree import Draft, Guess
 from paceline.core.types import ROOT
 
 CERTAIN = 0.99
@@ -117,16 +118,13 @@ class Acceptance:
 
     def survivals(self, request: int, draft: Draft) -> list[float]:
         """Return for each node the chance that it and all before it are taken."""
-        owns = {source: self._requests.get((request, source), _NEW) for source in set(draft.source)}
-        known: dict[tuple[str, int, float], float] = {}
+        known: dict[tuple[tuple[Guess, ...], int], float] = {}
         found: list[float] = []
-        for parent, depth, source, sure in zip(
-            draft.parents, tree.depths(draft.parents), draft.source, draft.confidence, strict=True
-        ):
-            key = source, min(depth, DEEPEST), sure
+        for node, depth in enumerate(tree.depths(draft.parents)):
+            key = draft.guesses(node), min(depth, DEEPEST)
             if key not in known:
-                own = owns[source]
-                known[key] = self._chance(own, own.run, source, key[1], bucket(sure), sure)
+                known[key] = self._node_chance(request, *key)
+            parent = draft.parents[node]
             found.append(known[key] * (1.0 if parent == ROOT else found[parent]))
         return found
 
@@ -140,18 +138,26 @@ class Acceptance:
 
     def observe(self, request: int, draft: Draft, tokens: tuple[int, ...]) -> None:
         """Compare a draft with what became of the text."""
-        runs = {source: self._own(request, source).run for source in draft.source}
-        parent = ROOT
+        below: dict[int, list[int]] = defaultdict(list)
+        for node, parent in enumerate(draft.parents):
+            below[parent].append(node)
+        at, runs = ROOT, {name: self._own(request, name).run for name in draft.drafters}
         for depth, token in enumerate(tokens, 1):
+            if not below[at]:
+                return
+            right: dict[str, bool] = {}
             followed = None
-            for node in (n for n, p in enumerate(draft.parents) if p == parent):
+            for node in below[at]:
                 taken = draft.tokens[node] == token
-                source = draft.source[node]
-                self._count(self._own(request, source), source, runs[source], depth, draft.confidence[node], taken)
                 followed = node if taken else followed
+                self._learn(request, draft.guesses(node), runs, min(depth, DEEPEST), taken)
+                for name, _ in draft.guesses(node):
+                    right[name] = right.get(name, False) or taken
+            for name, hit in right.items():
+                self._settle(request, name, runs[name], min(depth, DEEPEST), hit)
             if followed is None:
                 return
-            parent = followed
+            at = followed
 
     @property
     def calibration_error(self) -> float:
@@ -167,17 +173,43 @@ class Acceptance:
             own = self._requests[request, source] = _Own()
         return own
 
-    def _count(self, own: _Own, source: str, run: int | None, depth: int, confidence: float, taken: bool) -> None:
-        at, kind = min(depth, DEEPEST), bucket(confidence)
-        expected = self._chance(own, run, source, at, kind, confidence)
+    def _node_chance(
+        self, request: int, guesses: tuple[Guess, ...], at: int, runs: Mapping[str, int | None] | None = None
+    ) -> float:
+        """Return the chance of a node: of several drafters that agree on it, what their agreeing has been worth."""
+        singly = []
+        for name, sure in guesses:
+            own = self._requests.get((request, name), _NEW)
+            run = own.run if runs is None else runs[name]
+            singly.append(self._chance(own, run, name, at, bucket(sure), sure))
+        if len(singly) == 1:
+            return singly[0]
+        return self._chance(_NEW, None, _agreed(guesses), at, ANY, max(singly))
+
+    def _learn(
+        self, request: int, guesses: tuple[Guess, ...], runs: Mapping[str, int | None], at: int, taken: bool
+    ) -> None:
+        """Count a node for every drafter that guessed it, and for their agreeing."""
+        expected = self._node_chance(request, guesses, at, runs)
         self.calibration[min(int(expected * 10), 9)].add(expected, taken)
-        own.sure.add(expected, taken)
-        own.blind.add(self._chance(own, run, source, at, ANY, FIRST), taken)
-        own.run = (own.run or 0) + 1 if taken else 0
-        for which in (ANY, kind):
-            self._counts[source, at, which, WIDE].add(taken)
-            if run is not None:
-                self._counts[source, at, which, bisect_right(RUNS, run)].add(taken)
+        for name, sure in guesses:
+            own, kind = self._own(request, name), bucket(sure)
+            own.sure.add(self._chance(own, runs[name], name, at, kind, sure), taken)
+            self._count(name, runs[name], at, kind, taken)
+        if len(guesses) > 1:
+            self._count(_agreed(guesses), None, at, ANY, taken)
+
+    def _settle(self, request: int, name: str, run: int | None, at: int, hit: bool) -> None:
+        """Count whether any of a drafter's guesses for a position was right."""
+        own = self._own(request, name)
+        own.blind.add(self._chance(own, run, name, at, ANY, FIRST), hit)
+        own.run = (own.run or 0) + 1 if hit else 0
+        self._count(name, run, at, ANY, hit)
+
+    def _count(self, source: str, run: int | None, at: int, kind: int, taken: bool) -> None:
+        self._counts[source, at, kind, WIDE].add(taken)
+        if run is not None:
+            self._counts[source, at, kind, bisect_right(RUNS, run)].add(taken)
 
     def _chance(self, own: _Own, run: int | None, source: str, at: int, kind: int, prior: float) -> float:
         """Return the mean of the narrower class, for which that of the wider one is the prior."""
@@ -188,6 +220,11 @@ class Acceptance:
 
 
 _NEW = _Own()
+
+
+def _agreed(guesses: tuple[Guess, ...]) -> str:
+    """Return the name under which it is counted how often these drafters are right together."""
+    return "+".join(name for name, _ in guesses)
 
 
 def bucket(confidence: float) -> int:

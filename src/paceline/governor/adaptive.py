@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from paceline.core import tree
 from paceline.core.tree import EMPTY, Draft
 from paceline.governor.acceptance import CERTAIN, FIRST, Acceptance
 from paceline.governor.account import Account
-from paceline.governor.base import Drafting, Limit, Outcome, Reason, StepReport
+from paceline.governor.allocate import Offer, allocate, candidates
+from paceline.governor.base import Drafting, Limit, Reason, StepReport
 from paceline.governor.costs import Costs
 from paceline.governor.fixed import asked
+from paceline.governor.turn import Pace, Try, Turn, all_right
 
 FREE_SHARE = 0.0025
 """A drafter whose token takes less than this share of a plain step is free: it is always asked, and learnt about even
 when nothing is verified."""
-PROBE_SHARE = 0.005
-"""Share of time that may go into trying a drafter that does not pay."""
-FIRST_PROBE = 4
-"""Least steps between two tries; tries in vain make it rarer, up to so many times."""
-RAREST = 4
 PROBE_TOKENS = 2
 ALWAYS = 4
 """Drafted tokens of a request that speculates always and does not say how many."""
@@ -31,60 +27,6 @@ HORIZON = 64
 """Steps over which a drafter that must read first has to pay for it, if the request lasts that long."""
 READERS = 4096
 """Pairs of request and drafter of which it is known how far the drafter has read, the newest."""
-
-
-@dataclass(slots=True)
-class _Pace:
-    """How much faster than plain decoding it went of late; sums of time, so that long steps weigh as what they are."""
-
-    plain_s: float = 0.0
-    took_s: float = 0.0
-
-    def add(self, plain_s: float, took_s: float, weight: float) -> None:
-        self.plain_s += weight * (plain_s - self.plain_s)
-        self.took_s += weight * (took_s - self.took_s)
-
-    @property
-    def speedup(self) -> float:
-        return max(1.0, self.plain_s / self.took_s) if self.took_s else 1.0
-
-
-@dataclass(slots=True)
-class _Try:
-    """When a drafter that does not pay is tried again."""
-
-    quiet: float = 0.0
-    """Steps since the last try."""
-    patience: int = 1
-
-    def due(self, steps: float) -> bool:
-        """Whether it is time to spend so many plain steps."""
-        return self.quiet >= self.patience * max(FIRST_PROBE, steps / PROBE_SHARE)
-
-    def result(self, good: bool) -> None:
-        self.quiet, self.patience = 0, 1 if good else min(2 * self.patience, RAREST)
-
-
-@dataclass(slots=True)
-class _Turn:
-    """What one step is about, from its plan to its end."""
-
-    sequences: int = 1
-    rows: int = 1
-    """Of a pass without drafts, prompts included."""
-    price: float = math.inf
-    """Seconds that a token is worth."""
-    row: float = 0.0
-    """Tokens that the time of one more row is worth, at the number of rows where that is least."""
-    closed: Reason | None = None
-    """Why nothing is verified, but for requests that always speculate."""
-    advanced: bool = False
-    """Whether a drafter is to read much: one sequence a step, so that no more is at stake than one advance."""
-    probing: set[str] = field(default_factory=set)
-    depth: dict[str, int] = field(default_factory=dict)
-    """Of each drafter's deepest draft."""
-    missed: dict[str, int] = field(default_factory=dict)
-    """Tokens that each drafter had to read first."""
 
 
 class Adaptive:
@@ -100,15 +42,15 @@ class Adaptive:
         self.acceptance = Acceptance()
         self.account = Account()
         self._drafters = tuple(drafters)
-        self._paces: dict[int, _Pace] = {}
-        self._tries: dict[str, _Try] = {}
+        self._paces: dict[int, Pace] = {}
+        self._tries: dict[str, Try] = {}
         self._sampling: set[str] = set()
         """Drafters that have drawn their tokens at random."""
         self._found: dict[str, float] = {}
         """How often each drafter had a guess of late."""
         self._read: dict[tuple[int, str], int] = {}
         self._since_plain = 0
-        self._turn = _Turn()
+        self._turn = Turn()
 
     def least_survival(self) -> float:
         """Return the chance below which one more drafted token of a costly drafter does not pay."""
@@ -120,7 +62,7 @@ class Adaptive:
         return min(1.0, slowest / n / self._turn.price + self._turn.row)
 
     def plan(self, seqs: Sequence[Drafting], prefill_rows: int = 0) -> list[Limit]:
-        self._turn = _Turn(max(1, len(seqs)), len(seqs) + prefill_rows)
+        self._turn = Turn(max(1, len(seqs)), len(seqs) + prefill_rows)
         if self.costs.known:
             self._weigh()
         self._turn.closed = closed = self._closed()
@@ -128,26 +70,31 @@ class Adaptive:
         return [self._limit(seq, lengths) for seq in seqs]
 
     def value(self, seq: Drafting, draft: Draft) -> float:
-        self._note(seq, draft)
-        return self._value(seq, draft)
+        offer = self._offer(seq, draft)
+        chances = [offer.survivals[node] for node in candidates(offer)]
+        if not self.costs.known or seq.speculation.mode == "always":
+            return sum(chances)
+        if draft.is_sampled:  # verified as it is
+            return sum(chances) - self._row_tokens(self._turn.rows, len(draft))
+        return self._worth(sorted(chances, reverse=True), self._turn.rows)[1]
 
     def trim(self, seqs: Sequence[Drafting], drafts: Sequence[Draft]) -> list[Draft]:
         """Keep the nodes that pay, best first over the whole batch; sampled drafts are left as they are."""
-        if self._turn.closed:
-            return [d if seq.speculation.mode == "always" else EMPTY for seq, d in zip(seqs, drafts, strict=True)]
-        whole = [seq.speculation.mode == "always" or draft.is_sampled for seq, draft in zip(seqs, drafts, strict=True)]
-        fixed = sum(len(draft) for draft, kept in zip(drafts, whole, strict=True) if kept)
-        nodes = sorted(
-            (-survival, i, node)
-            for i, (seq, draft) in enumerate(zip(seqs, drafts, strict=True))
-            if not whole[i]
-            for node, survival in enumerate(self.acceptance.survivals(seq.id, draft))
-        )
-        count, _ = self._worth([-survival for survival, _, _ in nodes], self._turn.rows + fixed)
-        kept: list[list[int]] = [[] for _ in seqs]
-        for _, i, node in nodes[:count]:
-            kept[i].append(node)
-        return [d if whole[i] else tree.select(d, kept[i]) if kept[i] else EMPTY for i, d in enumerate(drafts)]
+        kept: list[Draft] = [EMPTY] * len(seqs)
+        weighed: list[int] = []
+        for i, (seq, draft) in enumerate(zip(seqs, drafts, strict=True)):
+            self._note(seq, draft)
+            if seq.speculation.mode == "always":
+                [kept[i]] = allocate([self._offer(seq, draft)], len)
+            elif draft.is_sampled:
+                kept[i] = EMPTY if self._turn.closed else draft
+            elif draft and not self._turn.closed:
+                weighed.append(i)
+        rows = self._turn.rows + sum(map(len, kept))
+        offers = [self._offer(seqs[i], drafts[i]) for i in weighed]
+        for i, draft in zip(weighed, allocate(offers, lambda chances: self._worth(chances, rows)[0]), strict=True):
+            kept[i] = draft
+        return kept
 
     def observe(self, step: StepReport) -> None:
         self._observe_drafts(step)
@@ -246,7 +193,7 @@ class Adaptive:
 
     def _probe(self, seq: Drafting, name: str, most: int) -> int:
         """Return a short length when it is time, and affordable, to try a drafter that does not pay."""
-        attempt = self._tries.setdefault(name, _Try())
+        attempt = self._tries.setdefault(name, Try())
         attempt.quiet += 1 / self._turn.sequences
         seconds = PROBE_TOKENS * self.costs.draft(name, self._turn.sequences)
         seconds += self.costs.catch_up(name, self._missed(seq, name))
@@ -281,13 +228,10 @@ class Adaptive:
 
     # Worth
 
-    def _value(self, seq: Drafting, draft: Draft) -> float:
-        survivals = self.acceptance.survivals(seq.id, draft)
-        if not self.costs.known or seq.speculation.mode == "always":
-            return sum(survivals)
-        if draft.is_sampled:  # verified as it is
-            return sum(survivals) - self._row_tokens(self._turn.rows, len(draft))
-        return self._worth(sorted(survivals, reverse=True), self._turn.rows)[1]
+    def _offer(self, seq: Drafting, draft: Draft) -> Offer:
+        most = ALWAYS if seq.speculation.mode == "always" and seq.speculation.max_draft is None else self._most
+        chances = self.acceptance.survivals(seq.id, draft)
+        return Offer(draft, chances, asked(seq, most).nodes, seq.tree_room)
 
     def _worth(self, survivals: Sequence[float], rows: int) -> tuple[int, float]:
         """Return how many nodes to verify, in this order, for the most tokens less time at its price, and how much.
@@ -325,21 +269,23 @@ class Adaptive:
         counts = [*range(1, self._most), max(1, self._most), max(1, self._most) * turn.sequences]
         turn.row = min(self._row_tokens(turn.rows, count) / count for count in counts)
 
-    def _pace(self) -> _Pace:
-        return self._paces.setdefault(self._turn.sequences, _Pace())
+    def _pace(self) -> Pace:
+        return self._paces.setdefault(self._turn.sequences, Pace())
 
     # What came of it
 
     def _note(self, seq: Drafting, draft: Draft) -> None:
-        """Take down that a drafter has drafted; only the most valuable draft is in the report."""
-        name = draft.source[0]
+        """Take down who has drafted, how deep, and how far it has read."""
+        for node, depth in enumerate(tree.depths(draft.parents)):
+            for name, _ in draft.guesses(node):
+                self._turn.depth[name] = max(self._turn.depth.get(name, 0), depth)
         if draft.is_sampled:
-            self._sampling.add(name)
-        self._turn.depth[name] = max(self._turn.depth.get(name, 0), *tree.depths(draft.parents))
-        self._turn.missed[name] = self._turn.missed.get(name, 0) + self._missed(seq, name)
-        self._read[seq.id, name] = seq.num_tokens
-        if len(self._read) > READERS:
-            del self._read[next(iter(self._read))]
+            self._sampling.add(draft.source[0])
+        for name in draft.drafters:
+            self._turn.missed[name] = self._turn.missed.get(name, 0) + self._missed(seq, name)
+            self._read[seq.id, name] = seq.num_tokens
+            if len(self._read) > READERS:
+                del self._read[next(iter(self._read))]
 
     def _missed(self, seq: Drafting, name: str) -> int:
         """Return how many tokens a drafter has to read before it can draft; what a step or two leave is nothing."""
@@ -353,8 +299,8 @@ class Adaptive:
             self._found[name] = found + 0.05 * ((name in turn.depth) - found)
             self.costs.observe_draft(name, seconds, turn.depth.get(name, 1), turn.sequences, turn.missed.get(name, 0))
         for name in turn.probing & step.draft_s_by.keys():
-            drafts = [outcome for outcome in step.outcomes if name in outcome.drafted.source]
-            self._tries[name].result(bool(drafts) and all(_all_right(outcome) for outcome in drafts))
+            drafts = [outcome for outcome in step.outcomes if name in outcome.drafted.drafters]
+            self._tries[name].result(bool(drafts) and all(all_right(name, outcome) for outcome in drafts))
 
     def _book(self, step: StepReport) -> None:
         turn = self._turn
@@ -372,9 +318,3 @@ class Adaptive:
             extra = step.draft_s
         reading = sum(self.costs.catch_up(name, missed) for name, missed in turn.missed.items())
         self.account.book(gained - extra / plain, step.seconds / plain, min(reading, step.draft_s) / plain)
-
-
-def _all_right(outcome: Outcome) -> bool:
-    """Whether the text went as drafted, as far as it went."""
-    drafted = tree.best_chain(outcome.drafted).tokens
-    return all(a == b for a, b in zip(drafted, outcome.tokens, strict=False))

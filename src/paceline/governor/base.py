@@ -49,6 +49,10 @@ class Drafting(Protocol):
     def meets_context(self) -> bool:
         """Whether it is the context that sets `room`, not the request's own end."""
 
+    @property
+    def tree_room(self) -> int:
+        """Most nodes of a draft that branches; larger ones are verified as chains."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:
@@ -118,7 +122,7 @@ class Governor(Protocol):
         """Return what a draft is worth, in tokens; 0 or less is not worth verifying."""
 
     def trim(self, seqs: Sequence[Drafting], drafts: Sequence[Draft]) -> list[Draft]:
-        """Return what is worth verifying of each draft.
+        """Return what is worth verifying of each draft, within its sequence's limit.
 
         Sampled drafts may only be cut by what their earlier tokens say, never by the token cut.
         """

@@ -24,7 +24,7 @@ class Fixed:
         return float(len(draft))
 
     def trim(self, seqs: Sequence[Drafting], drafts: Sequence[Draft]) -> list[Draft]:
-        return [tree.prune(draft, self._length) for draft in drafts]
+        return [tree.prune(d, asked(seq, self._length).nodes) for seq, d in zip(seqs, drafts, strict=True)]
 
     def observe(self, step: StepReport) -> None:
         if step.outcomes and not step.prefill_rows:
