@@ -67,15 +67,15 @@ class Shards:
         return total.hexdigest()
 
 
-def open_shards(directory: Path) -> Shards:
-    """Find and check the files that hold a directory's weights.
+def open_shards(directory: Path, stem: str = "model") -> Shards:
+    """Find and check the files that hold a directory's weights: STEM.safetensors, or those that an index names.
 
     Raises:
         ModelNotFound: there are none, or one that the index names is missing.
         UnsupportedModel: there are only pickled ones.
         CorruptModel: a file is truncated or its header is not sound.
     """
-    files = _files(directory)
+    files = _files(directory, stem)
     tensors: dict[str, StoredTensor] = {}
     for path in files:
         tensors |= _read_header(path)
@@ -100,8 +100,8 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def _files(directory: Path) -> tuple[Path, ...]:
-    single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
+def _files(directory: Path, stem: str) -> tuple[Path, ...]:
+    single, index = directory / f"{stem}.safetensors", directory / f"{stem}.safetensors.index.json"
     if single.is_file():
         return (single,)
     if index.is_file():
@@ -112,7 +112,7 @@ def _files(directory: Path) -> tuple[Path, ...]:
             f"{directory / pickled[0]} is a pickle, which can run any code when it is opened; "
             "convert the model to safetensors"
         )
-    raise ModelNotFound(f"{directory} holds no model.safetensors and no model.safetensors.index.json")
+    raise ModelNotFound(f"{directory} holds no {single.name} and no {index.name}")
 
 
 def _indexed(index: Path) -> tuple[Path, ...]:
