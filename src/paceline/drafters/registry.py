@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from paceline.drafters.base import Drafter
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.model import ModelDrafter
+from paceline.drafters.prediction import Prediction
 from paceline.errors import OptionError
 from paceline.models.tokenizer import Tokenizer
 from paceline.runners.base import Runner, RunnerInfo
@@ -51,13 +52,17 @@ def _lookup(given: Surroundings) -> Drafter:
     return Lookup()
 
 
+def _prediction(given: Surroundings) -> Drafter:
+    return Prediction(given.tokenizer)
+
+
 def _model(given: Surroundings) -> Drafter:
     if given.model is None:
         raise OptionError("drafters has 'model', which needs a draft model; name one with --draft")
     return ModelDrafter(given.model.runner, given.model.pool, given.model.vocabulary, given.least_survival)
 
 
-BUILT_IN: dict[str, Factory] = {"lookup": _lookup, "model": _model}
+BUILT_IN: dict[str, Factory] = {"prediction": _prediction, "lookup": _lookup, "model": _model}
 """In the order in which they are asked: the free ones first."""
 
 
