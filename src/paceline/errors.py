@@ -8,6 +8,7 @@ PacelineError
 │   ├── CorruptModel       truncated file, missing or misshapen tensor
 │   └── UnsupportedModel   a good file of a kind that no installed runner can run
 ├── VocabularyError    drafter and target do not speak the same tokens
+├── HistoryError       a file of past outputs cannot be used
 ├── ResourceError      the machine lacks what is needed
 │   ├── OutOfMemory        memory plan larger than what is free
 │   └── DiskFull           a cache could not be written
@@ -47,6 +48,10 @@ class UnsupportedModel(ModelError):
 
 class VocabularyError(PacelineError):
     """The drafter's tokens are not the target's."""
+
+
+class HistoryError(PacelineError):
+    """A file of past outputs is missing, damaged or of another kind."""
 
 
 class ResourceError(PacelineError):

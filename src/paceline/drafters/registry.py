@@ -10,9 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.drafters.base import Drafter
+from paceline.drafters.history import History
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.prediction import Prediction
+from paceline.drafters.recycle import Recycle
+from paceline.drafters.suffix import Suffix
 from paceline.errors import OptionError
 from paceline.models.tokenizer import Tokenizer
 from paceline.runners.base import Runner, RunnerInfo
@@ -52,6 +55,14 @@ def _lookup(given: Surroundings) -> Drafter:
     return Lookup()
 
 
+def _suffix(given: Surroundings) -> Drafter:
+    return Suffix(History(shared=given.share_history))
+
+
+def _recycle(given: Surroundings) -> Drafter:
+    return Recycle(shared=given.share_history)
+
+
 def _prediction(given: Surroundings) -> Drafter:
     return Prediction(given.tokenizer)
 
@@ -62,7 +73,13 @@ def _model(given: Surroundings) -> Drafter:
     return ModelDrafter(given.model.runner, given.model.pool, given.model.vocabulary, given.least_survival)
 
 
-BUILT_IN: dict[str, Factory] = {"prediction": _prediction, "lookup": _lookup, "model": _model}
+BUILT_IN: dict[str, Factory] = {
+    "prediction": _prediction,
+    "suffix": _suffix,
+    "lookup": _lookup,
+    "recycle": _recycle,
+    "model": _model,
+}
 """In the order in which they are asked: the free ones first."""
 
 
