@@ -12,19 +12,14 @@ the prompts, at the same context lengths.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
-import sys
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from common import geometric, progress, provenance, read_prompts, write_json
 
 from paceline import LLM, Completion, SamplingParams, SpeculationParams
 from paceline.runners.base import Span
@@ -50,22 +45,20 @@ class Trial:
 
 def main() -> None:
     given = arguments()
-    prompts = [json.loads(line) for line in given.prompts.read_text(encoding="utf-8").splitlines() if line.strip()]
+    prompts = read_prompts([given.prompts])
     llm = LLM(given.model, draft=given.draft, max_draft=given.max_draft, drafters=given.drafters)
     sampling = SamplingParams(max_tokens=given.max_tokens, temperature=given.temperature, seed=1)
     decode(llm, prompts[0]["prompt"], sampling, "plain")
     decode(llm, prompts[0]["prompt"], sampling, "speculative")
     trials, bare = [], []
     for i, row in enumerate(prompts):
-        print(f"\r{i + 1}/{len(prompts)} {row['category']:12}", end="", file=sys.stderr, flush=True)
+        progress(f"{i + 1}/{len(prompts)} {row['category']}")
         trials.append(measure(llm, row, sampling, given.repeat))
         bare.append(statistics.fmean(bare_forward(llm, trials[-1].context, given.max_tokens)))
-    print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
-    result = summarise(trials, bare) | {"provenance": provenance(given)}
+    progress("")
+    result = summarise(trials, bare) | {"provenance": provenance()}
     show(result)
-    if given.json:
-        given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps(result, indent=1), encoding="utf-8")
+    write_json(given.json, result)
 
 
 def arguments() -> argparse.Namespace:
@@ -132,9 +125,6 @@ def summarise(trials: list[Trial], bare: list[float]) -> dict[str, Any]:
 
 
 def cell(group: list[Trial]) -> dict[str, float]:
-    ratios = np.array([trial.ratio for trial in group])
-    rng = np.random.default_rng(0)
-    draws = np.exp(np.log(rng.choice(ratios, (4000, len(ratios)))).mean(1))
     tokens = {mode: sum(len(t.tokens[mode]) - 1 for t in group) for mode in MODES}
     seconds = {
         mode: sum(statistics.median(t.seconds[mode]) * (len(t.tokens[mode]) - 1) for t in group) for mode in MODES
@@ -144,27 +134,12 @@ def cell(group: list[Trial]) -> dict[str, float]:
         "prompts": len(group),
         "plain_tokens_per_s": tokens["plain"] / seconds["plain"],
         "tokens_per_s": tokens["speculative"] / seconds["speculative"],
-        "ratio": float(np.exp(np.log(ratios).mean())),
-        "low": float(np.quantile(draws, 0.025)),
-        "high": float(np.quantile(draws, 0.975)),
+        **geometric([trial.ratio for trial in group]),
         "acceptance_length": sum(len(t.tokens["speculative"]) for t in group) / steps,
     }
     for part in ("draft_ms", "verify_ms", "other_ms"):
         found[f"{part}_a_step"] = sum(t.parts[f"speculative_{part}"] for t in group) / steps
     return found
-
-
-def provenance(given: argparse.Namespace) -> dict[str, Any]:
-    cpu = next(
-        (x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), ""
-    )
-    return {
-        "argv": [Path(arg).name if "/" in arg else arg for arg in sys.argv],
-        "versions": {name: version(name) for name in ("paceline", "openvino", "numpy")},
-        "python": platform.python_version(),
-        "machine": f"{cpu}, {platform.machine()}",
-        "date": datetime.now(UTC).date().isoformat(),
-    }
 
 
 def show(result: dict[str, Any]) -> None:

@@ -106,7 +106,8 @@ class SpeculationParams:
 
     def uses(self, drafter: str) -> bool:
         """Whether a drafter of this name may draft for the request."""
-        return self.drafters is None or drafter in self.drafters
+        asked = self.mode != "off" and self.max_draft != 0
+        return asked and (self.drafters is None or drafter in self.drafters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,17 +41,21 @@ class DraftDesk:
         """Seconds that each drafter took in the last step."""
 
     def begin(self, seq: LiveSequence) -> None:
-        for name, drafter in self.drafters.items():
+        for name, drafter in self._used(seq):
             self._guarded(name, seq, lambda drafter=drafter: drafter.begin(seq))  # type: ignore[misc]
 
     def end(self, seq: LiveSequence) -> None:
-        for name, drafter in self.drafters.items():
+        for name, drafter in self._used(seq):
             self._guarded(name, seq, lambda drafter=drafter: drafter.end(seq))  # type: ignore[misc]
 
     def observe(self, seq: LiveSequence, seen: Seen) -> None:
-        for name, drafter in self.drafters.items():
+        for name, drafter in self._used(seq):
             if name not in seq.failed_drafters:
                 self._guarded(name, seq, lambda drafter=drafter: drafter.observe(seq, seen))  # type: ignore[misc]
+
+    def _used(self, seq: LiveSequence) -> list[tuple[str, Drafter]]:
+        """Return the drafters that a request knows of; others cost it nothing."""
+        return [(name, drafter) for name, drafter in self.drafters.items() if seq.speculation.uses(name)]
 
     def propose(self, seqs: Sequence[LiveSequence], limits: Sequence[Limit], value: Value = size) -> list[Draft]:
         """Return one tree for each sequence, of all that its drafters guessed, and note why where it is empty.
