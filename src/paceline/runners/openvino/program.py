@@ -15,6 +15,8 @@ from paceline.errors import OutOfMemory
 from paceline.runners.openvino.attention import BLOCK_SIZE, Heads
 from paceline.runners.openvino.quantise import GROUP, Precision
 
+_NONE = Heads(0, 0, 0)
+
 
 class Program:
     """A graph that is ready to run.
@@ -22,10 +24,10 @@ class Program:
     Args:
         weights: what the graph's matrices are kept in; with fp32, keys and values are fp32 too (else fp16).
         layers: number of layers that attend, each with caches of its own.
-        heads: of one layer.
+        heads: of one such layer.
     """
 
-    def __init__(self, graph: ov.Model, weights: Precision, layers: int, heads: Heads) -> None:
+    def __init__(self, graph: ov.Model, weights: Precision, layers: int = 0, heads: Heads = _NONE) -> None:
         exact = weights == "fp32"
         compiled = _core().compile_model(
             graph,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,9 @@ from paceline.errors import OutOfMemory
 from paceline.runners.base import Output, Span, Want
 from paceline.runners.torch.attention import NAME, Cache, NotPaged, PagedPass, Probe, place, running
 from paceline.runners.torch.taps import host, tapped
+
+LayerShape = tuple[int, int, int]
+"""Key heads, key dim, value dim."""
 
 _PLAIN = {"full_attention", "sliding_attention"}
 
@@ -36,23 +39,14 @@ class Paged:
         self.block_bytes: int = numbers * model.dtype.itemsize
 
     def allocate(self, blocks: int) -> None:
-        self._caches = {}
-        device, needed = self._model.device, blocks * self.block_bytes
-        free = _free_memory(device)
-        if needed > free:
-            raise OutOfMemory(
-                f"{blocks} KV blocks need {needed >> 20} MiB and {free >> 20} MiB are free on {device}; "
-                "allow a shorter context or fewer sequences"
-            )
-        for layer, (heads, *dims) in self._shapes.items():
-            shapes = [(blocks, heads, self._block_size, dim) for dim in dims]
-            self._caches[layer] = Cache(*(torch.zeros(s, device=device, dtype=self._model.dtype) for s in shapes))
+        self._caches = {}  # what was there must not count against what comes
+        self._caches = make_caches(self._shapes, blocks, self._block_size, self._model.device, self._model.dtype)
 
     def forward(self, spans: Sequence[Span], want: Want) -> Output:
         device = self._model.device
         ids = torch.from_numpy(np.concatenate([span.tokens for span in spans])).to(device)
         positions = torch.from_numpy(np.concatenate([span.row_positions for span in spans])).to(device)
-        rows = torch.from_numpy(_wanted(spans)).to(device)
+        rows = torch.from_numpy(wanted_rows(spans)).to(device)
         current = PagedPass(spans, self._caches, self._block_size, device)
         with running(current), tapped(self._model, want.hidden) as hidden:
             logits = self._run(ids, positions, rows)
@@ -70,7 +64,30 @@ class Paged:
         return logits if self._cuts_rows else logits[rows]
 
 
-def _wanted(spans: Sequence[Span]) -> NDArray[np.int64]:
+def make_caches(
+    shapes: Mapping[int, LayerShape], blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
+) -> dict[int, Cache]:
+    """Return empty caches for each layer.
+
+    Raises:
+        OutOfMemory: there is not that much memory on the device.
+    """
+    numbers = blocks * block_size * sum(heads * (key + value) for heads, key, value in shapes.values())
+    needed, free = numbers * dtype.itemsize, _free_memory(device)
+    if needed > free:
+        raise OutOfMemory(
+            f"{blocks} KV blocks need {needed >> 20} MiB and {free >> 20} MiB are free on {device}; "
+            "allow a shorter context or fewer sequences"
+        )
+    caches = {}
+    for layer, (heads, *dims) in shapes.items():
+        sizes = [(blocks, heads, block_size, dim) for dim in dims]
+        caches[layer] = Cache(*(torch.zeros(size, device=device, dtype=dtype) for size in sizes))
+    return caches
+
+
+def wanted_rows(spans: Sequence[Span]) -> NDArray[np.int64]:
+    """Return the rows to answer, counted over all spans."""
     starts = np.cumsum([0, *(len(span.tokens) for span in spans[:-1])])
     return np.concatenate([start + span.wanted.astype(np.int64) for start, span in zip(starts, spans, strict=True)])
 
@@ -85,8 +102,8 @@ def _parameters(model: Any) -> set[str]:
     return set(inspect.signature(model.forward).parameters)
 
 
-def _probe(model: Any) -> dict[int, tuple[int, int, int]]:
-    """Put our attention into the model, run two tokens, and return each layer's key heads, key dim and value dim."""
+def _probe(model: Any) -> dict[int, LayerShape]:
+    """Put our attention into the model, run two tokens, and return each layer's shape."""
     config = model.config.get_text_config()
     _refuse(model, config)
     before, probe = model.config._attn_implementation, Probe()

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from paceline.errors import CorruptModel, OptionError, OutOfMemory, UnsupportedModel
@@ -53,7 +54,8 @@ class TorchRunner:
         if model.dtype != _DTYPES[dtype]:  # converting it here would round its rotary frequencies too
             raise OptionError(f"dtype={dtype!r}, and the model in memory has {model.dtype}; make it in that type")
         model = _on(device, model)
-        self._embed = model.get_input_embeddings()
+        self.table: Tensor = model.get_input_embeddings().weight
+        """[vocabulary, width], the token embeddings as they are: the module may scale what it looks up (Gemma-3)."""
         self._kind, self.reason = _kind(model, block_size)
         config = model.config.get_text_config()
         self._info = RunnerInfo(
@@ -80,8 +82,7 @@ class TorchRunner:
 
     @torch.inference_mode()
     def embed(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
-        table = self._embed.weight  # the module itself may scale its rows (Gemma-3)
-        return host(table[torch.from_numpy(tokens).to(table.device)])
+        return host(self.table[torch.from_numpy(tokens).to(self.table.device)])
 
     @torch.inference_mode()
     def move(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
