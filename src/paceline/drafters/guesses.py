@@ -1,0 +1,86 @@
+"""What a head's logits guess: one token as the sequence's rule would have it drawn, or the likeliest few."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from paceline.core.law import Law
+from paceline.core.sampling import Logits, Shaping
+from paceline.core.types import Rule
+from paceline.drafters.base import SequenceView
+from paceline.drafters.shaped import Head
+
+APART = 0.75
+"""How far a drafter's logits stand from the target's. Of Qwen2.5-Coder 0.5B and 1.5B, 800 positions of code and prose:
+the scale under which the chances of the first guess are likeliest is 0.7 to 0.85 at temperatures from 0 to 1.2."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """One guess."""
+
+    token: int
+    law: Law | None
+    """What it was drawn from, where the rule asks for it."""
+    confidence: float
+    """Of the law, not of the token: who stops by it biases no rule."""
+
+
+def draw(head: Head, logits: Logits, seq: SequenceView, drafted: Sequence[int]) -> Drawn:
+    """Draw the token after `drafted`, which follow the pending one, as the sequence's rule wants it.
+
+    With the target's noise under the coupled rule; with noise of its own, and the law kept, under ratio and block.
+    """
+    q, start = head.law(logits, seq.shaping, _output(seq, drafted)), len(seq.tokens)
+    sure = _confidence(head.named(logits), seq.shaping.params.temperature)
+    if follows_target(seq.rule):
+        return Drawn(q.draw(seq.noise.target(start + len(drafted))), None, sure)
+    return Drawn(q.draw(seq.noise.draft(start, len(drafted))), q, sure)
+
+
+def best(
+    head: Head, logits: Logits, seq: SequenceView, drafted: Sequence[int], width: int
+) -> tuple[list[int], list[float]]:
+    """Return up to `width` tokens that may come after `drafted`, likeliest first, and the chance of each.
+
+    The target takes argmax(log p + g), so tokens are ranked by log q + g with the noise of their position; at
+    temperature 0, where there is no noise, by q before it became a point. If log p - log q were Gumbel noise of scale
+    `APART`, the chances would be the softmax of the scores over that scale.
+    """
+    q = head.law(logits, _spread_out(seq.shaping), _output(seq, drafted))
+    scores = q.log_p
+    if seq.shaping.params.temperature > 0 and follows_target(seq.rule):
+        scores = scores + seq.noise.target(len(seq.tokens) + len(drafted))(q.ids)
+    top = np.argpartition(scores, -width)[-width:] if width < len(scores) else np.arange(len(scores))
+    top = top[np.lexsort((q.ids[top], -scores[top]))]
+    weights = np.exp((scores - scores.max()) * (seq.shaping.params.temperature or 1.0) / APART)
+    return q.ids[top].tolist(), (weights[top] / weights.sum()).tolist()
+
+
+def follows_target(rule: Rule) -> bool:
+    """Whether drafted tokens are drawn with the target's own noise, rather than from a law that is kept."""
+    return rule in ("coupled", "typical")
+
+
+def _spread_out(shaping: Shaping) -> Shaping:
+    """At temperature 0 a law has one token; for the others their logits are compared as they are."""
+    if shaping.params.temperature > 0:
+        return shaping
+    return replace(shaping, params=replace(shaping.params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0))
+
+
+def _output(seq: SequenceView, drafted: Sequence[int]) -> list[int]:
+    return [*seq.tokens[seq.prompt_len :], *drafted]
+
+
+def _confidence(logits: Logits, temperature: float) -> float:
+    """Return a prior for the target's agreement, from the law's peak alone.
+
+    Two draws with the same noise agree more often than the most probable token is drawn, so a flat law counts for more
+    when tokens are drawn than when the best one is taken.
+    """
+    peak = float(1 / np.exp(logits - logits.max()).sum(dtype=np.float64))
+    return peak if temperature == 0 else 0.5 + 0.5 * peak
