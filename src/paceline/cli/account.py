@@ -7,6 +7,7 @@ from typing import Any
 
 from paceline import __version__
 from paceline.core.types import Completion, SpeculationReport
+from paceline.drafters import prediction
 from paceline.engine.build import Chosen
 from paceline.engine.llm import LLM
 from paceline.models.load import Model
@@ -21,17 +22,20 @@ def tokens_per_s(completion: Completion) -> float:
     return (len(completion.token_ids) - 1) / seconds if seconds > 0 else 0.0
 
 
-def closing_line(completion: Completion, plain: float | None) -> str:
+def closing_line(completion: Completion, plain: float | None, predicted: bool = False) -> str:
     """Return what happened, in one line.
 
     Args:
         plain: tokens per second of plain decoding, measured here; None where it was not.
+        predicted: whether there was a prediction.
     """
     spec = completion.speculation
     end = "stopped" if completion.finish_reason == "abort" else completion.finish_reason
     parts = [f"{len(completion.token_ids)} tokens ({end})", _speed(completion, plain)]
     if spec.mode != "off":
         parts.append(f"τ {spec.acceptance_length:.2f}, accepted {spec.accepted} of {spec.drafted} drafted")
+    if predicted:
+        parts.append("prediction: accepted {}, rejected {}".format(*prediction.counted(spec).values()))
     if reasons := _reasons(spec):
         parts.append("reasons: " + ", ".join(f"{code} {count}" for code, count in reasons.items()))
     if not spec.lossless:
@@ -55,8 +59,15 @@ def _speed(completion: Completion, plain: float | None) -> str:
     return f"{shown}, plain {plain:.1f} here: ×{ratio:.2f}, {verdict}"
 
 
-def as_json(llm: LLM, completion: Completion, load_s: float, with_sources: bool = False) -> dict[str, Any]:
-    """Return the object that `generate --json` prints."""
+def as_json(
+    llm: LLM, completion: Completion, load_s: float, with_sources: bool = False, predicted: bool = False
+) -> dict[str, Any]:
+    """Return the object that `generate --json` prints.
+
+    Args:
+        with_sources: list for each token the drafter that guessed it.
+        predicted: whether there was a prediction.
+    """
     timings, info = completion.timings, llm.engine.target.info
     found: dict[str, Any] = {
         "text": completion.text,
@@ -82,6 +93,8 @@ def as_json(llm: LLM, completion: Completion, load_s: float, with_sources: bool 
         "seed": completion.seed,
         "version": __version__,
     }
+    if predicted:
+        found["usage"]["completion_tokens_details"] = prediction.counted(completion.speculation)
     if with_sources:
         found["sources"] = list(completion.sources)
     if completion.error is not None:

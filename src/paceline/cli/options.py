@@ -116,7 +116,6 @@ class Flags(ModelFlags):
     stop: Annotated[list[str] | None, _option("--stop", "End before this text; may be given again.", "TEXT")] = None
     system: Annotated[Text, _option("--system", "What the model is told before the conversation.", "TEXT")] = None
     raw: Annotated[bool, _option("--raw", "Continue the text as it is: no chat template.")] = False
-    prediction: Annotated[Text, _option("--prediction", "Text that the answer may repeat.", "FILE")] = None
     show_draft: Annotated[bool, _option("--show-draft", "Colour tokens by the drafter that guessed them.")] = False
     json: Annotated[bool, _option("--json", "Print one JSON object instead of the text.")] = False
 
@@ -125,11 +124,7 @@ class Flags(ModelFlags):
         return self.drafts and not self.no_speculation
 
     def check(self) -> None:
-        """Raise OptionError for what this version cannot do, and for what would have no effect."""
-        if self.prediction is not None:
-            raise OptionError(
-                f"prediction is {self.prediction!r}; this version has no drafter for it yet; leave --prediction out"
-            )
+        """Raise OptionError for what would have no effect."""
         if self.raw and self.system is not None:
             raise OptionError("system needs the chat template, which --raw leaves out; give one of the two")
 

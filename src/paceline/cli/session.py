@@ -70,13 +70,16 @@ class Session:
             llm = LLM.from_chosen(chosen, progress)
         return cls(llm, flags, sampling, speculation, time.perf_counter() - start)
 
-    def respond(self, prompt: Prompt) -> Completion:
+    def respond(self, prompt: Prompt, prediction: str | None = None) -> Completion:
         """Answer on stdout, and account for it.
+
+        Args:
+            prediction: text that the answer may repeat.
 
         Raises:
             PacelineError: the request cannot be served, or failed.
         """
-        request = self.llm.request(prompt, self.sampling, self.speculation)
+        request = self.llm.request(prompt, self.sampling, self.speculation, prediction)
         printer = None if self.flags.json else self._printer(request.prompt)
         with Shown() as progress, heard() as interrupt:
             display = Display(progress, printer, self.sampling.max_tokens)
@@ -85,7 +88,7 @@ class Session:
             except BaseException:
                 display.break_off()
                 raise
-        self._close(completion, printer)
+        self._close(completion, printer, predicted=prediction is not None)
         return completion
 
     def _printer(self, prompt: Sequence[int]) -> Printer:
@@ -96,15 +99,15 @@ class Session:
     def _colours(self) -> Colours:
         return Colours(list(self.llm.engine.desk.drafters))
 
-    def _close(self, completion: Completion, printer: Printer | None) -> None:
+    def _close(self, completion: Completion, printer: Printer | None, predicted: bool) -> None:
         if printer is None:
             if completion.finish_reason != "abort":
-                found = as_json(self.llm, completion, self.load_s, self.flags.show_draft)
+                found = as_json(self.llm, completion, self.load_s, self.flags.show_draft, predicted)
                 typer.echo(json.dumps(found, ensure_ascii=False))
         else:
             printer.end()
             if self.flags.show_draft:
                 note(self._colours().legend() if can_colour() else "show-draft: stdout takes no colours")
-            note(closing_line(completion, self.llm.plain_tokens_per_s))
+            note(closing_line(completion, self.llm.plain_tokens_per_s, predicted))
         if completion.finish_reason == "error":
             raise PacelineError(f"the request failed: {completion.error}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from paceline.core.tree import EMPTY, Draft
-from paceline.core.types import ROOT
+from paceline.core.types import ROOT, DrafterCounts, SpeculationReport
 from paceline.drafters.base import Seen, SequenceView
 from paceline.drafters.edits import LONGEST as MOST_EDITED
 from paceline.drafters.edits import Edits, Site
@@ -20,7 +20,7 @@ CERTAIN = 0.99
 LEAST = 0.02
 """A guess that is less likely to be right is not made."""
 INSERTED, UNEVEN = 0.4, 0.25
-"""How likely it is that what was said was put in, or replaced a token more; that it replaced as much of the text is 1."""
+"""Odds that what was said was put in, or replaced a token more of the text; 1 that it replaced as much."""
 LONGER, AGAIN = 0.75, 0.7
 """How guesses fade with each token that was said instead of the text, and with each place that proved wrong."""
 REWRITTEN = 0.95
@@ -59,6 +59,16 @@ class Prediction:
             return EMPTY
         trail.read(seq.tokens)
         return trail.draft(limit, self.name)
+
+
+def counted(report: SpeculationReport) -> dict[str, int]:
+    """Return what became of the tokens of a prediction, by OpenAI's names; tokens that nobody checked count as
+    neither."""
+    found = report.by_drafter.get(Prediction.name, DrafterCounts())
+    return {
+        "accepted_prediction_tokens": found.accepted,
+        "rejected_prediction_tokens": found.verified - found.accepted,
+    }
 
 
 class Ahead(NamedTuple):

@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from paceline.core.types import Completion, Event, Request, SamplingParams, SpeculationParams
+from paceline.drafters.prediction import Prediction
 from paceline.engine.build import Chosen, build, choose
 from paceline.engine.engine import Engine
 from paceline.engine.options import Options
-from paceline.errors import OptionError, PacelineError
+from paceline.errors import OptionError, PacelineError, RequestError
 from paceline.models import cache
 from paceline.models.cache import Progress
 from paceline.models.chat import ChatTemplate
@@ -69,13 +70,20 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling: SamplingParams = GREEDY,
         speculation: SpeculationParams = AUTO,
+        prediction: Prompt | None = None,
+        tenant: str = "",
     ) -> list[Completion]:
         """Complete prompts, many at a time; the completions come in the order of the prompts.
 
+        Args:
+            prediction: what the answers may repeat, in part or whole: a file that is to be edited, say. It changes no
+                text, only how soon it is there.
+            tenant: whose requests these are; what they say drafts for no other tenant's.
+
         Raises:
-            RequestError: a prompt cannot be served; none is then run.
+            RequestError: a prompt cannot be served, or the prediction not be used; none is then run.
         """
-        requests = [self.request(prompt, sampling, speculation) for prompt in _listed(prompts)]
+        requests = [self.request(prompt, sampling, speculation, prediction, tenant) for prompt in _listed(prompts)]
         return self.run(requests)
 
     def chat(
@@ -83,25 +91,70 @@ class LLM:
         messages: Sequence[Message],
         sampling: SamplingParams = GREEDY,
         speculation: SpeculationParams = AUTO,
+        prediction: Prompt | None = None,
+        tenant: str = "",
     ) -> Completion:
         """Answer a conversation: messages with "role" and "content"."""
-        return self.run([self.request(self.chat_prompt(messages), sampling, speculation)])[0]
+        prompt = self.chat_prompt(messages)
+        return self.run([self.request(prompt, sampling, speculation, prediction, tenant)])[0]
 
     def stream(
-        self, prompt: Prompt, sampling: SamplingParams = GREEDY, speculation: SpeculationParams = AUTO
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams = GREEDY,
+        speculation: SpeculationParams = AUTO,
+        prediction: Prompt | None = None,
+        tenant: str = "",
     ) -> Stream:
         """Complete one prompt as it comes; closing the stream early aborts the request."""
-        return Stream(self._inbox, self.request(prompt, sampling, speculation))
+        return Stream(self._inbox, self.request(prompt, sampling, speculation, prediction, tenant))
 
     def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return the tokens of a conversation, up to where the answer begins."""
         return ChatTemplate.of(self.tokenizer).encode(self.tokenizer, messages)
 
-    def request(self, prompt: Prompt, sampling: SamplingParams, speculation: SpeculationParams) -> Request:
-        """Return a request in tokens; special tokens that a text spells count."""
+    def request(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams,
+        speculation: SpeculationParams,
+        prediction: Prompt | None = None,
+        tenant: str = "",
+    ) -> Request:
+        """Return a request in tokens; special tokens that the text of a prompt spells count, a prediction's do not.
+
+        Raises:
+            RequestError: a text cannot be encoded, or the prediction not be used.
+        """
         ids = self.tokenizer.encode(prompt, add_special=True, allow_special=True) if isinstance(prompt, str) else prompt
         bad = tuple(tuple(self.tokenizer.encode(start + word)) for word in sampling.bad_words for start in ("", " "))
-        return Request(tuple(ids), sampling, speculation, tuple(dict.fromkeys(b for b in bad if b)))
+        expected = () if prediction is None else self._expected(prediction, speculation)
+        return Request(tuple(ids), sampling, speculation, tuple(dict.fromkeys(b for b in bad if b)), expected, tenant)
+
+    def _expected(self, prediction: Prompt, speculation: SpeculationParams) -> tuple[int, ...]:
+        """Return the tokens of a prediction; one that nobody would read is refused, for it was meant to help."""
+        if why := self._unread(speculation):
+            raise RequestError(f"there is a prediction and {why}; leave the prediction out, or let it draft")
+        text = self.tokenizer.encode(prediction) if isinstance(prediction, str) else prediction
+        vocab = self.engine.target.info.vocab_size
+        if (wrong := next((t for t in text if not 0 <= t < vocab), None)) is not None:
+            raise RequestError(f"the prediction has token id {wrong}; this model's ids are 0 to {vocab - 1}")
+        if len(text) > self.engine.context:
+            raise RequestError(
+                f"the prediction has {len(text)} tokens; an answer has at most {self.engine.context}, the context; "
+                "shorten it or raise the context"
+            )
+        return tuple(text)
+
+    def _unread(self, speculation: SpeculationParams) -> str:
+        """Return why a prediction would not be read; empty if it would."""
+        if Prediction.name not in self.engine.desk.drafters:
+            return f"the drafters are {', '.join(self.engine.desk.drafters) or 'none'}"
+        if speculation.mode == "off" or speculation.max_draft == 0:
+            return "the request's speculation is off"
+        if not speculation.uses(Prediction.name):
+            return f"the request's drafters are {', '.join(speculation.drafters or ())}"
+        return ""
 
     def run(self, requests: Sequence[Request]) -> list[Completion]:
         """Run requests to their ends; Ctrl-C, or an error, aborts them all."""
