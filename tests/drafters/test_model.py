@@ -13,7 +13,8 @@ import pytest
 from paceline.core.noise import Stream, gumbel, stream_key
 from paceline.core.sampling import law
 from paceline.core.types import Rule, SamplingParams
-from paceline.drafters.model import CATCH_UP_ROWS, ModelDrafter
+from paceline.drafters.model import ModelDrafter
+from paceline.drafters.reading import CATCH_UP_ROWS
 from paceline.models.toy import ToyLaw
 from paceline.runners.kv import Pool
 from paceline.runners.toy import ToyRunner

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Collection, Sequence
 
 from paceline.core import tree
 from paceline.core.tree import Draft
@@ -35,8 +36,20 @@ class Growth:
         likely = [node for node in fresh if self.survival[node] >= least]
         return sorted(sorted(likely, key=lambda node: -self.survival[node])[:width])
 
-    def draft(self, limit: int, source: str) -> Draft:
-        """Return the `limit` nodes that are likeliest to be reached; parents come before their children."""
+    def bar(self, limit: int) -> float:
+        """Return the chance of the `limit`-th likeliest node so far, -1 where there are fewer.
+
+        A node that is no likelier has no children in the draft of the `limit` likeliest.
+        """
+        return heapq.nlargest(limit, self.survival)[-1] if len(self.survival) >= limit else -1.0
+
+    def draft(self, limit: int, source: str, always: Collection[int] = ()) -> Draft:
+        """Return the `limit` nodes that are likeliest to be reached; parents come before their children.
+
+        Args:
+            always: nodes that are in whatever their chance, with all their parents; no more than `limit`.
+        """
         n = len(self.tokens)
         whole = Draft(tuple(self.tokens), tuple(self.parents), tuple(self.confidence), (source,) * n)
-        return tree.prune(whole, limit)
+        best = sorted(range(n), key=lambda node: (node not in always, -self.survival[node], node))
+        return tree.select(whole, best[:limit])

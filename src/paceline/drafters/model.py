@@ -1,55 +1,46 @@
-"""A small model that guesses a chain of tokens, one pass each."""
+"""A small model that guesses what comes next: a chain, or a tree where the target can verify one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.law import Law
-from paceline.core.sampling import Logits, law
 from paceline.core.tree import EMPTY, Draft
+from paceline.core.types import ROOT
 from paceline.drafters.base import Seen, SequenceView
-from paceline.runners.base import Runner, Span
-from paceline.runners.kv import Pool, Slot
-
-CATCH_UP_ROWS = 512
-
-
-@dataclass(slots=True, eq=False)
-class _State:
-    slot: Slot
-    ahead: list[int] = field(default_factory=list)
-    """Tokens whose rows stand in the cache after the slot's own: the last draft, without its last token."""
+from paceline.drafters.beam import WIDTH, Beam, Level
+from paceline.drafters.guesses import follows_target
+from paceline.drafters.reading import Reader, Reading, ahead
+from paceline.drafters.shaped import Head
+from paceline.runners.base import Runner, RunnerInfo
+from paceline.runners.kv import Pool
 
 
 @dataclass(slots=True, eq=False)
-class _Chain:
-    """A draft in the making."""
+class _Work:
+    """One sequence's draft in the making."""
 
-    seq: SequenceView
-    state: _State
-    limit: int
-    tokens: list[int] = field(default_factory=list)
-    confidence: list[float] = field(default_factory=list)
-    laws: list[Law | None] = field(default_factory=list)
-    survival: float = 1.0
+    reading: Reading
+    beam: Beam
+    level: Level | None = None
 
 
 class ModelDrafter:
     """Drafts with a model of its own.
 
     Under the coupled rule it draws with the target's noise; under ratio and block with noise of its own, and keeps
-    the laws that it drew from. A chain ends early when the target is unlikely to get that far: the decision uses
-    only the law, never the token drawn from it, so that it biases no rule.
+    the laws that it drew from. A draft ends early when the target is unlikely to get that far: under the rules that
+    sample the decision uses only the law, never the token drawn from it, so that it biases no rule.
 
     Args:
         runner: the drafter; its logits may be of `vocabulary` alone.
         pool: KV blocks of that runner.
         vocabulary: token ids of the runner's logits, ascending; None when they are all.
-        least_survival: says below what chance of the target to confirm all so far a chain ends.
+        least_survival: says below what chance of the target to get to any of its nodes a pass does not pay.
+        target: of the model that verifies; None is one with the drafter's own tokens, which verifies chains.
     """
 
     name = "model"
@@ -60,10 +51,14 @@ class ModelDrafter:
         pool: Pool,
         vocabulary: NDArray[np.int64] | None = None,
         least_survival: Callable[[], float] = lambda: 0.0,
+        target: RunnerInfo | None = None,
     ) -> None:
-        self._runner, self._pool = runner, pool
-        self._vocabulary, self._least = vocabulary, least_survival
-        self._states: dict[int, _State] = {}
+        size = runner.info.vocab_size
+        names = np.arange(size, dtype=np.int64) if vocabulary is None else vocabulary
+        self._head = Head(target.vocab_size if target else size, names)
+        self._reader = Reader(runner, pool)
+        self._least = least_survival
+        self._reaches = (target.tree_context if target else 0, runner.info.tree_context)
 
     def begin(self, seq: SequenceView) -> None:
         pass  # the prompt is read when the first draft is asked for
@@ -81,108 +76,43 @@ class ModelDrafter:
         pass  # the next draft compares what is cached with what was committed
 
     def end(self, seq: SequenceView) -> None:
-        state = self._states.pop(seq.id, None)
-        if state is not None:
-            self._pool.close(state.slot)
+        self._reader.end(seq.id)
 
     def _propose(self, seqs: Sequence[SequenceView], limits: Sequence[int]) -> list[Draft]:
-        chains = [self._start(seq, limit) for seq, limit in zip(seqs, limits, strict=True)]
-        answers = self._catch_up([chain for chain in chains if chain is not None])
-        active = [c for c in chains if c and c.seq.id in answers and self._pool.reserve(c.state.slot, c.limit)]
-        rows = [answers[chain.seq.id] for chain in active]
-        least = self._least()
-        while active:
-            for chain, logits in zip(active, rows, strict=True):
-                self._extend(chain, logits)
-            active = [c for c in active if len(c.tokens) < c.limit and c.survival >= least]
-            rows = self._forward([self._next_span(chain) for chain in active])
-            for chain in active:
-                chain.state.ahead.append(chain.tokens[-1])
-        return [EMPTY if c is None else Draft.chain(c.tokens, self.name, c.confidence, c.laws) for c in chains]
+        all_work = [self._start(seq, limit) for seq, limit in zip(seqs, limits, strict=True)]
+        able = [work for work in all_work if work is not None]
+        answers = self._reader.catch_up([work.reading for work in able])
+        for i, logits in answers.items():
+            able[i].beam.grow(ROOT, logits)
+        active, least = [able[i] for i in sorted(answers)], self._least()
+        while active := [work for work in active if self._goes_on(work, least)]:
+            self._pass(active)
+        return [EMPTY if work is None else work.beam.draft(self.name) for work in all_work]
 
-    def _start(self, seq: SequenceView, limit: int) -> _Chain | None:
+    def _start(self, seq: SequenceView, limit: int) -> _Work | None:
         """Settle which cached rows still hold; None where nothing can be drafted."""
-        limit = min(limit, self._runner.info.context - len(seq.tokens))
-        if limit <= 0:
+        reading = self._reader.settle(seq.id, seq.tokens) if limit > 0 else None
+        if reading is None:
             return None
-        state = self._states.get(seq.id)
-        if state is None:
-            state = self._states[seq.id] = _State(self._pool.open(seq.tokens))
-        kept = _common(state.ahead, seq.tokens[state.slot.length :])
-        # The pending token's row must run again for its answer, so it is never kept.
-        kept = min(kept, len(seq.tokens) - 1 - state.slot.length)
-        self._pool.commit(state.slot, state.ahead[:kept])
-        state.ahead = []
-        return _Chain(seq, state, limit)
+        read = len(reading.telling.tokens)
+        limit = min(limit, self._reader.info.context - read)
+        longest = max(len(seq.tokens), read) + limit
+        branches = follows_target(seq.rule) and all(reach is None or longest <= reach for reach in self._reaches)
+        return _Work(reading, Beam(seq, self._head, limit, WIDTH if branches else 1)) if limit > 0 else None
 
-    def _catch_up(self, chains: list[_Chain]) -> dict[int, Logits]:
-        """Run what each sequence has gained since; return by id the logits after its pending token.
+    def _goes_on(self, work: _Work, least: float) -> bool:
+        """Make room for the draft's next pass; False where there is none."""
+        level = work.level = work.beam.next_level(least)
+        if level is None:
+            return False
+        self._reader.keep(work.reading, level.kept)
+        return self._reader.go_on(work.reading, level.tokens, level.parents)
 
-        A sequence that the pool has no room for is left out.
-        """
-        answers: dict[int, Logits] = {}
-        missing = chains
-        while missing := [c for c in missing if c.state.slot.length < len(c.seq.tokens)]:
-            share = max(1, CATCH_UP_ROWS // len(missing))
-            parts = {c.seq.id: c.seq.tokens[c.state.slot.length :][:share] for c in missing}
-            missing = [c for c in missing if self._pool.reserve(c.state.slot, len(parts[c.seq.id]))]
-            spans = [_last_answered(c.state.slot, parts[c.seq.id]) for c in missing]
-            for chain, logits in zip(missing, self._forward(spans), strict=True):
-                answers[chain.seq.id] = logits
-                self._pool.commit(chain.state.slot, parts[chain.seq.id])
-        return {c.seq.id: answers[c.seq.id] for c in chains if c.state.slot.length == len(c.seq.tokens)}
-
-    def _forward(self, spans: list[Span]) -> list[Logits]:
-        return list(self._runner.forward(spans).logits.copy()) if spans else []
-
-    def _next_span(self, chain: _Chain) -> Span:
-        slot = chain.state.slot
-        return Span.causal([chain.tokens[-1]], slot.length + len(chain.state.ahead), slot.table, [0])
-
-    def _extend(self, chain: _Chain, logits: Logits) -> None:
-        seq, depth = chain.seq, len(chain.tokens)
-        q = self._law(logits, seq, chain.tokens)
-        position = len(seq.tokens)
-        coupled = seq.rule in ("coupled", "typical")
-        noise = seq.noise.target(position + depth) if coupled else seq.noise.draft(position, depth)
-        token = q.draw(noise)
-        chain.tokens.append(token)
-        chain.laws.append(None if coupled else q)
-        chain.confidence.append(_confidence(logits, seq.shaping.params.temperature))
-        chain.survival *= chain.confidence[-1]
-
-    def _law(self, logits: Logits, seq: SequenceView, drafted: Sequence[int]) -> Law:
-        if seq.shaping.touches_logits:  # ids of penalties and bans are of the whole vocabulary
-            return law(self._spread(logits), seq.shaping, [*seq.tokens[seq.prompt_len :], *drafted])
-        found = law(logits, seq.shaping, ())
-        return found if self._vocabulary is None else Law(self._vocabulary[found.ids], found.log_p)
-
-    def _spread(self, logits: Logits) -> Logits:
-        """Return logits over the whole vocabulary, -inf where the head has none."""
-        if self._vocabulary is None:
-            return logits
-        whole = np.full(self._runner.info.vocab_size, -np.inf, np.float32)
-        whole[self._vocabulary] = logits
-        return whole
-
-
-def _last_answered(slot: Slot, tokens: Sequence[int]) -> Span:
-    return Span.causal(tokens, slot.length, slot.table, [len(tokens) - 1])
-
-
-def _confidence(logits: Logits, temperature: float) -> float:
-    """A prior for the target's agreement, from the law's peak alone.
-
-    Two draws with the same noise agree more often than the most probable token is drawn, so a flat law counts for more
-    when tokens are drawn than when the best one is taken.
-    """
-    peak = float(1 / np.exp(logits - logits.max()).sum(dtype=np.float64))
-    return peak if temperature == 0 else 0.5 + 0.5 * peak
-
-
-def _common(left: Sequence[int], right: Sequence[int]) -> int:
-    """Return the length of the common prefix."""
-    for i, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return i
-    return min(len(left), len(right))
+    def _pass(self, active: Sequence[_Work]) -> None:
+        levels = [work.level for work in active if work.level is not None]
+        found = self._reader.run(
+            [ahead(work.reading, level.wanted) for work, level in zip(active, levels, strict=True)]
+        )
+        for work, level, rows in zip(active, levels, found, strict=True):
+            for node, logits in zip(level.nodes, rows, strict=True):
+                work.beam.grow(node, logits)
