@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 from paceline import LLM, SamplingParams, SpeculationParams
 from paceline.core.tree import Draft
+from paceline.errors import OptionError
 from paceline.models.config import ModelConfig
 from paceline.models.load import load
 from paceline.models.source import resolve
 from paceline.models.toy import RandomWeights
 from paceline.models.weights import Checkpoint
-from paceline.runners.base import Span
+from paceline.runners.base import Span, Want
+from paceline.runners.openvino.quantise import Precision
 from paceline.runners.openvino.runner import Numerics, OpenVINORunner
 
 ROWS = (2, 3, 5, 8, 17)
@@ -148,6 +150,28 @@ def test_drafted_chains_are_stepwise(invariant: Bench) -> None:
     span = Span.drafted(invariant.text[PREFIX], draft, PREFIX, table(10))
     assert invariant.same(run(invariant.runner, span, fill=invariant.text))
     assert invariant.runner.info.tree_context == 0, "trees round differently, and are not verified as trees"
+
+
+@pytest.mark.parametrize("weights", ["int4", "int8", "fp32"])
+def test_taps_change_no_bit(weights: Precision) -> None:
+    """Of prompts, of one row (beside the companion, which is no answer) and of many."""
+    plain, tapped = (OpenVINORunner(Checkpoint(TINY, RandomWeights(TINY)), weights, taps=t) for t in ((), (3, 0, 1)))
+    text = tuple(random.Random(1).randrange(TINY.vocab_size) for _ in range(60))
+    for runner in (plain, tapped):
+        runner.allocate(BLOCKS)
+    for begin, rows in ((0, PREFIX), (PREFIX, 1), (PREFIX + 1, 8), (PREFIX + 9, 3)):
+        span = step(text, begin, rows, table(0)) if begin else Span.causal(text[:PREFIX], 0, table(0), [0, PREFIX - 1])
+        out = tapped.forward([span], Want((1, 3)))
+        np.testing.assert_array_equal(out.logits, plain.forward([span]).logits)
+        assert [out.hidden[layer].shape for layer in (1, 3)] == [(rows, TINY.width)] * 2
+        answered = out.hidden[3] @ RandomWeights(TINY).read("embed").T
+        assert np.abs(answered[span.wanted] - out.logits).mean() < 0.1 * out.logits.std()
+
+
+@pytest.mark.parametrize("tap", [-1, 4])
+def test_only_layers_that_are_there_may_be_tapped(tap: int) -> None:
+    with pytest.raises(OptionError, match=rf"taps=\[1, {tap}\]; allowed: 0 to 3"):
+        OpenVINORunner(Checkpoint(TINY, RandomWeights(TINY)), "fp32", taps=(1, tap))
 
 
 def test_without_it_the_demo_rounds_differently() -> None:

@@ -156,7 +156,7 @@ def test_which_form_a_tensor_takes() -> None:
         assert kind_of("norm", (2 * GROUP,), wanted) == "fp32"
         other = "int8" if wanted == "int4" else wanted
         assert kind_of("layers.0.q", (64, GROUP + 64), wanted) == other
-        assert {kind_of(name, (64, GROUP), wanted) for name in ("embed", "head", "positions")} == {other}
+        assert {kind_of(name, (64, GROUP), wanted) for name in ("embed", "head", "positions", "heads.3.out")} == {other}
 
 
 def test_sizes() -> None:

@@ -19,7 +19,7 @@ from paceline.models.config import ModelConfig
 from paceline.models.hf import read_checkpoint
 from paceline.models.weights import Checkpoint, Weights
 from paceline.runners.base import Span
-from paceline.runners.openvino import runner, store
+from paceline.runners.openvino import program, store
 from paceline.runners.openvino.quantise import PRECISIONS, kind_of, pack, packed_bytes
 from paceline.runners.openvino.runner import OpenVINORunner
 from paceline.runners.openvino.store import open_weights
@@ -265,7 +265,7 @@ class Unpacked:
 def test_the_graph_multiplies_what_packed_weights_stand_for(
     case: str, wanted: Any, model: Callable[[str], Checkpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "GROUP", 0)  # of activations: they are not rounded
+    monkeypatch.setattr(program, "GROUP", 0)  # of activations: they are not rounded
     whole = model(case)
     exact = logits(Checkpoint(whole.config, Unpacked(whole, wanted)), "fp32")
     assert distance(logits(whole, wanted), exact) <= GRAPH[wanted]

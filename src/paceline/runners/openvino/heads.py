@@ -88,8 +88,7 @@ class _Tensors:
         name = name.removeprefix(_LAYER)
         if name not in self._kept:
             rows = self._tensors[name]
-            kind = kind_of("head" if name.endswith(".out") else name, rows.shape, self._wanted)
-            self._kept[name] = pack(kind, rows)
+            self._kept[name] = pack(kind_of(name, rows.shape, self._wanted), rows)
         return self._kept[name]
 
 

@@ -1,7 +1,8 @@
 """Weights in the forms that the CPU plugin multiplies without unpacking them.
 
-int4  symmetric groups of 128 along the input, two weights a byte; where the input is no multiple of 128, and for the
-      head, int8. Smaller groups make a pass of many rows steep, so they are not used.
+int4  symmetric groups of 128 along the input, two weights a byte; where the input is no multiple of 128, and for
+      what answers (a decoder's head or a draft head's), int8. Smaller groups make a pass of many rows steep, so they
+      are not used.
 int8  symmetric, one scale a row.
 bf16  rounded to nearest even.
 fp32  as they are: the reference.
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from paceline.errors import CorruptModel
 from paceline.models.config import ModelConfig
+from paceline.models.heads import HeadsConfig
 
 Precision = Literal["int4", "int8", "bf16", "fp32"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -49,7 +51,8 @@ def kind_of(name: str, shape: tuple[int, ...], wanted: Precision) -> Precision:
     """Return the form in which a tensor is kept when a model is asked for in `wanted`."""
     if len(shape) == 1:
         return "fp32"
-    if wanted == "int4" and (name in ("embed", "head", "positions") or shape[1] % GROUP):
+    outer = name in ("embed", "head", "positions") or name.endswith(".out")
+    if wanted == "int4" and (outer or shape[1] % GROUP):
         return "int8"
     return wanted
 
@@ -95,7 +98,7 @@ def _round(rows: NDArray[np.float32], group: int, top: int) -> tuple[NDArray[np.
     return np.clip(whole, -top - 1, top).astype(np.int8).reshape(rows.shape), scale
 
 
-def packed_bytes(config: ModelConfig, wanted: Precision) -> int:
+def packed_bytes(config: ModelConfig | HeadsConfig, wanted: Precision) -> int:
     """Return the size of all weights once packed."""
     total = 0
     for name, shape in config.tensor_shapes().items():
