@@ -1,0 +1,340 @@
+"""Published layouts of draft heads: read back equal, or refused by name."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.errors import CorruptModel, MissingExtra, ModelError, ModelNotFound, UnsupportedModel, VocabularyError
+from paceline.models.config import RopeScaling
+from paceline.models.heads import Heads, HeadsConfig, TargetShape
+from paceline.models.heads_layouts import read_heads
+from paceline.runners.torch import pickled
+from tests.heads import EAGLE3, MEDUSA, TARGET, make, published, write
+
+SMALL = {"draft_vocab_size": 17, "own_embed": True}
+SPECULATORS = replace(EAGLE3, layout="speculators")
+CASES: dict[str, HeadsConfig] = {
+    "eagle3": EAGLE3,
+    "eagle3-small": replace(EAGLE3, **SMALL),
+    "eagle3-narrow": replace(EAGLE3, width=12, head_dim=4, own_embed=True),
+    "eagle3-taps": replace(EAGLE3, taps=(0, 4, 7), input_norm=True),
+    "eagle3-two-taps": replace(EAGLE3, taps=(2, 7)),
+    "eagle3-biases": replace(EAGLE3, biases=frozenset({*"qkvo", "gate", "up", "down"}), rope_theta=5e5),
+    "eagle3-stretched": replace(EAGLE3, rope_scaling=RopeScaling("linear", 4.0)),
+    "speculators": SPECULATORS,
+    "speculators-small": replace(SPECULATORS, **SMALL, norm_before_residual=True, norm_output=True),
+    "speculators-norms": replace(SPECULATORS, tap_norms=True, taps=(2, 3, 7), norm_epsilon=1e-6),
+    "speculators-one-norm": replace(SPECULATORS, input_norm=True, width=12, head_dim=4, own_embed=True),
+    "medusa": MEDUSA,
+    "medusa-plain": replace(MEDUSA, depth=0, count=1),
+}
+
+
+def same(found: Heads, expected: Heads) -> None:
+    assert found.config == expected.config
+    assert set(found.tensors) == set(expected.tensors) == set(found.config.tensor_shapes())
+    for name, values in expected.tensors.items():
+        assert found.tensors[name].dtype == np.float32
+        np.testing.assert_array_equal(found.tensors[name], values, err_msg=name)
+    if expected.draft_to_target is None:
+        assert found.draft_to_target is None
+    else:
+        np.testing.assert_array_equal(found.draft_to_target, expected.draft_to_target)
+
+
+def stored(directory: Path, case: str = "eagle3", form: str = "model.safetensors", **changed: Any) -> Path:
+    """Write a case; `changed` are keys of its config.json, where None leaves one out."""
+    config, tensors = published(make(CASES[case]))
+    config = {name: value for name, value in (config | changed).items() if value is not None}
+    return write(directory, config, tensors, form)
+
+
+def pickle_name(case: str) -> str:
+    return "medusa_lm_head.pt" if case.startswith("medusa") else "pytorch_model.bin"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_layout_is_read_back(case: str, tmp_path: Path) -> None:
+    heads = make(CASES[case], seed=5)
+    same(read_heads(write(tmp_path, *published(heads)), TARGET), heads)
+
+
+@pytest.mark.parametrize("case", ["eagle3-small", "speculators-small", "medusa"])
+def test_files_of_every_form(case: str, tmp_path: Path) -> None:
+    heads = make(CASES[case])
+    forms = ["model.safetensors", "sharded", pickle_name(case)]
+    if case == "medusa":
+        forms.append("medusa_lm_head.safetensors")
+    for form in forms:
+        same(read_heads(write(tmp_path / form, *published(heads), form), TARGET, pickled.read), heads)
+
+
+def test_halves_are_widened(tmp_path: Path) -> None:
+    config, tensors = published(make(EAGLE3))
+    halves = {name: values.astype(np.float16) for name, values in tensors.items()}
+    found = read_heads(write(tmp_path, config, halves), TARGET)
+    np.testing.assert_array_equal(found.tensors["fc"], halves["fc.weight"].astype(np.float32))
+    torch.save({n: torch.from_numpy(v).bfloat16() for n, v in tensors.items()}, tmp_path / "pytorch_model.bin")
+    (tmp_path / "model.safetensors").unlink()
+    found = read_heads(tmp_path, TARGET, pickled.read)
+    np.testing.assert_array_equal(found.tensors["fc"], torch.from_numpy(tensors["fc.weight"]).bfloat16().float())
+
+
+def test_taps_are_layers_after_which_the_target_is_read(tmp_path: Path) -> None:
+    """In 28 layers the authors read the inputs of 2, 14 and 25."""
+    deep = replace(TARGET, layers=28)
+    assert read_heads(stored(tmp_path / "rule"), deep).config.taps == (1, 13, 24)
+    inputs = stored(tmp_path / "inputs", "speculators", eagle_aux_hidden_state_layer_ids=[3, 10, 27])
+    assert read_heads(inputs, deep).config.taps == (2, 9, 26)
+    outputs = stored(tmp_path / "outputs", eagle_config={"eagle_aux_hidden_state_layer_ids": [0, 10, 26]})
+    assert read_heads(outputs, deep).config.taps == (0, 10, 26)
+    assert read_heads(stored(tmp_path / "medusa", "medusa"), deep).config.taps == (28,)
+
+
+def test_all_stored_medusa_heads_are_taken(tmp_path: Path) -> None:
+    """The authors' configs say 2 heads where 5 are stored; fewer than said are missing."""
+    assert read_heads(stored(tmp_path / "more", "medusa", medusa_num_heads=2), TARGET).config.count == 3
+    with pytest.raises(CorruptModel, match=r"lacks 3\.0\.linear\.bias, 3\.0\.linear\.weight, .*3\.2\.weight:"):
+        read_heads(stored(tmp_path / "fewer", "medusa", medusa_num_heads=4), TARGET)
+
+
+@pytest.mark.parametrize("case", ["eagle3-small", "speculators-norms", "eagle3-biases", "medusa"])
+def test_every_missing_tensor_is_named(case: str, tmp_path: Path) -> None:
+    config, tensors = published(make(CASES[case]))
+    optional = {"t2d", "embed_tokens.weight"}  # without embeddings, heads of the target's width take its own
+    for i, name in enumerate(sorted(tensors.keys() - optional)):
+        rest = {other: values for other, values in tensors.items() if other != name}
+        with pytest.raises(CorruptModel, match=f"lacks {name.replace('.', '[.]')}[:,]") as caught:
+            read_heads(write(tmp_path / str(i), config, rest), TARGET)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("case", ["eagle3", "speculators", "medusa"])
+def test_every_tensor_too_many_is_named(case: str, tmp_path: Path) -> None:
+    config, tensors = published(make(CASES[case]))
+    more = tensors | {"midlayer.mlp.extra.weight": np.zeros(3), "a.b": np.zeros(2)}
+    with pytest.raises(CorruptModel, match=r"also holds a\.b, midlayer\.mlp\.extra\.weight:"):
+        read_heads(write(tmp_path, config, more), TARGET)
+
+
+def test_what_training_left_over_is_no_tensor_too_many(tmp_path: Path) -> None:
+    heads = make(SPECULATORS)
+    config, tensors = published(heads)
+    left = {"verifier_norm.weight": np.zeros(20), "layers.0.self_attn.rotary_emb.inv_freq": np.zeros(3)}
+    same(read_heads(write(tmp_path, config, tensors | left), TARGET), heads)
+
+
+@pytest.mark.parametrize("case", ["eagle3-small", "speculators-norms", "medusa"])
+def test_every_wrong_shape_is_named(case: str, tmp_path: Path) -> None:
+    config, tensors = published(make(CASES[case]))
+    for i, (name, values) in enumerate(tensors.items()):
+        longer = tensors | {name: np.concatenate([values, values[:1]])}
+        # a Medusa head's output says what the vocabulary is
+        said = "a vocabulary of 62" if name == "0.2.weight" else name.replace(".", "[.]")
+        with pytest.raises((ModelError, VocabularyError), match=said):
+            read_heads(write(tmp_path / str(i), config, longer), TARGET)
+
+
+@pytest.mark.parametrize("case", ["eagle3-small", "speculators", "medusa"])
+@pytest.mark.parametrize(
+    ("target", "error", "said"),
+    [
+        (replace(TARGET, width=24), UnsupportedModel, "for a target of width 20, and tiny is 24 wide"),
+        (replace(TARGET, vocab_size=64), VocabularyError, "for a vocabulary of 61, and tiny has 64 tokens"),
+    ],
+)
+def test_heads_of_another_target(
+    case: str, target: TargetShape, error: type[Exception], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=said) as caught:
+        read_heads(stored(tmp_path, case), target)
+    assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 4, 5, 6])
+def test_a_target_of_too_few_layers(layers: int, tmp_path: Path) -> None:
+    """Three different layers are read, and of fewer than seven the rule does not give them."""
+    with pytest.raises(UnsupportedModel, match=f"of tiny, which has {layers}; allowed: from 1"):
+        read_heads(stored(tmp_path), replace(TARGET, layers=layers))
+
+
+@pytest.mark.parametrize("ids", [[0, 3, 5], [3, 3, 5], [5, 3, 1], [1, 4, 9], [-1, 2, 3], []])
+def test_layers_that_the_target_does_not_have(ids: list[int], tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match="ascending"):
+        read_heads(stored(tmp_path, "speculators", eagle_aux_hidden_state_layer_ids=ids), TARGET)
+
+
+def test_the_number_of_taps_is_that_of_the_fusion(tmp_path: Path) -> None:
+    directory = stored(tmp_path, "eagle3", eagle_config={"eagle_aux_hidden_state_layer_ids": [2, 5]})
+    with pytest.raises(CorruptModel, match=r"fc\.weight is \[20, 60\]; \[20, 40\] is needed"):
+        read_heads(directory, TARGET)
+
+
+LAYER = published(make(SPECULATORS))[0]["transformer_layer_config"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"norm_before_residual": None}, "does not say norm_before_residual"),
+        ({"norm_before_residual": 1}, "norm_before_residual is 1; allowed: true, false"),
+        ({"norm_output": "yes"}, "norm_output is 'yes'"),
+        ({"speculators_model_type": "dflash"}, "speculators_model_type is 'dflash'"),
+        ({"draft_vocab_size": 0}, "draft_vocab_size is 0"),
+        ({"draft_vocab_size": True}, "draft_vocab_size is True"),
+        ({"target_hidden_size": "20"}, "target_hidden_size is '20'"),
+        ({"eagle_aux_hidden_state_layer_ids": "2,4"}, "a list of layers is needed"),
+        ({"transformer_layer_config": []}, "transformer_layer_config is"),
+        ({"transformer_layer_config": LAYER | {"num_hidden_layers": 2}}, "2 layers; allowed: heads of one layer"),
+        ({"transformer_layer_config": LAYER | {"model_type": "qwen3"}}, "kind 'qwen3'; allowed: 'llama'"),
+        ({"transformer_layer_config": LAYER | {"hidden_act": "gelu_new"}}, "activation gelu_new"),
+        ({"transformer_layer_config": LAYER | {"layer_types": ["sliding_attention"]}}, "a window over attention"),
+        ({"transformer_layer_config": LAYER | {"rope_scaling": {"rope_type": "yarn", "factor": 2}}}, "yarn"),
+        ({"transformer_layer_config": LAYER | {"num_key_value_heads": 3}}, "do not divide"),
+        ({"transformer_layer_config": LAYER | {"hidden_size": -4}}, "hidden_size is -4"),
+        ({"logit_scale": 0.5}, "logit_scale 0.5"),
+        ({"parallel_drafting": True}, "parallel_drafting True"),
+        ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state false"),
+    ],
+)
+def test_what_a_config_cannot_ask_for(changed: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=said) as caught:
+        read_heads(stored(tmp_path, "speculators", **changed), TARGET)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["medusa_num_heads", "medusa_num_layers"])
+@pytest.mark.parametrize("value", [-1, 65, 10**9, "2", 1.0, True])
+def test_impossible_counts(key: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(CorruptModel, match=f"{key} is"):
+        read_heads(stored(tmp_path, "medusa", **{key: value}), TARGET)
+
+
+def test_a_vocabulary_map_must_be_one(tmp_path: Path) -> None:
+    heads = make(CASES["eagle3-small"])
+    config, tensors = published(heads)
+    d2t, t2d = tensors["d2t"], tensors["t2d"]
+    twice, outside, below = d2t.copy(), d2t.copy(), d2t.copy()
+    twice[1] = d2t[0] - 1
+    outside[-1] = 61
+    below[0] = -1
+    other = t2d.copy()
+    other[np.flatnonzero(~t2d)[0]] = True
+    for i, (changed, said) in enumerate(
+        [
+            ({"d2t": twice}, "d2t gives a token twice"),
+            ({"d2t": outside}, "one that is not of 0 to 60"),
+            ({"d2t": below}, "one that is not of 0 to 60"),
+            ({"d2t": d2t.astype(np.float32)}, "d2t is stored as F32"),
+            ({"t2d": other}, "t2d does not mark the tokens"),
+            ({"t2d": t2d[:-1]}, "t2d does not mark the tokens"),
+        ]
+    ):
+        with pytest.raises(CorruptModel, match=said):
+            read_heads(write(tmp_path / str(i), config, tensors | changed), TARGET)
+    without = {name: values for name, values in tensors.items() if name != "t2d"}
+    same(read_heads(write(tmp_path / "without", config, without), TARGET), heads)
+    narrow = tensors | {"d2t": d2t.astype(np.int32)}
+    same(read_heads(write(tmp_path / "narrow", config, narrow), TARGET), heads)
+
+
+def test_a_map_may_be_in_any_order(tmp_path: Path) -> None:
+    heads = make(CASES["eagle3-small"])
+    shuffled = replace(heads, draft_to_target=np.random.default_rng(1).permutation(heads.draft_to_target))
+    same(read_heads(write(tmp_path, *published(shuffled)), TARGET), shuffled)
+
+
+def test_narrow_heads_need_embeddings_of_their_own(tmp_path: Path) -> None:
+    config, tensors = published(make(CASES["eagle3-narrow"]))
+    del tensors["embed_tokens.weight"]
+    with pytest.raises(CorruptModel, match="the target's embeddings are 20 wide, the heads 12"):
+        read_heads(write(tmp_path, config, tensors), TARGET)
+
+
+def test_no_heads_at_all(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match="which is no directory"):
+        read_heads(tmp_path / "none", TARGET)
+    with pytest.raises(ModelNotFound, match=r"config\.json does not exist"):
+        read_heads(tmp_path, TARGET)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(CorruptModel, match="not valid JSON"):
+        read_heads(tmp_path, TARGET)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(UnsupportedModel, match="describes no draft heads"):
+        read_heads(tmp_path, TARGET)
+    (tmp_path / "config.json").write_text(json.dumps(published(make(EAGLE3))[0]))
+    with pytest.raises(ModelNotFound, match=r"holds no model\.safetensors and no pytorch_model\.bin"):
+        read_heads(tmp_path, TARGET)
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    directory = stored(tmp_path)
+    whole = (directory / "model.safetensors").read_bytes()
+    for cut in (0, 7, 100, len(whole) - 1):
+        (directory / "model.safetensors").write_bytes(whole[:cut])
+        with pytest.raises(CorruptModel, match="truncated or not a safetensors file"):
+            read_heads(directory, TARGET)
+
+
+def test_a_pickle_needs_a_reader(tmp_path: Path) -> None:
+    directory = stored(tmp_path, "medusa", "medusa_lm_head.pt")
+    with pytest.raises(MissingExtra, match=r"only torch can read safely: pip install 'paceline\[torch\]'"):
+        read_heads(directory, TARGET)
+
+
+class _Attack:
+    def __reduce__(self) -> Any:
+        return (exec, ("raise SystemExit('a pickle ran')",))
+
+
+def test_a_pickle_runs_nothing(tmp_path: Path) -> None:
+    directory = stored(tmp_path, "medusa", "medusa_lm_head.pt")
+    path = directory / "medusa_lm_head.pt"
+    with pytest.raises(SystemExit, match="ran"):  # it would, if it were unpickled
+        pickle.loads(pickle.dumps(_Attack()))
+    for attack in (_Attack(), {"0.0.weight": _Attack()}):
+        torch.save(attack, path)
+        with pytest.raises(CorruptModel, match="cannot be read as tensors"):
+            read_heads(directory, TARGET, pickled.read)
+        path.write_bytes(pickle.dumps(attack))
+        with pytest.raises(CorruptModel, match="cannot be read as tensors"):
+            read_heads(directory, TARGET, pickled.read)
+
+
+def test_damaged_pickles(tmp_path: Path) -> None:
+    directory = stored(tmp_path, "medusa", "medusa_lm_head.pt")
+    path = directory / "medusa_lm_head.pt"
+    whole = path.read_bytes()
+    for cut in (0, 10, len(whole) // 2, len(whole) - 30):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(CorruptModel, match="cannot be read as tensors"):
+            read_heads(directory, TARGET, pickled.read)
+    for other in ([torch.zeros(2)], {"a": 1}, {1: torch.zeros(2)}):
+        torch.save(other, path)
+        with pytest.raises(CorruptModel, match="something else than tensors by name"):
+            read_heads(directory, TARGET, pickled.read)
+    config, tensors = published(make(MEDUSA))
+    whole_numbers = {name: values.astype(np.int64) for name, values in tensors.items()}
+    found = read_heads(write(tmp_path / "ids", config, whole_numbers, "medusa_lm_head.pt"), TARGET, pickled.read)
+    with pytest.raises(CorruptModel, match="weights are floats"):
+        found.tensors["heads.0.out"]
+
+
+def test_records_refuse_impossible_sizes() -> None:
+    for changed in (
+        {"width": 0},
+        {"heads": 3},
+        {"head_dim": 5},
+        {"draft_vocab_size": 2**31},
+        {"taps": tuple(range(65))},
+    ):
+        with pytest.raises(CorruptModel, match="the heads"):
+            replace(EAGLE3, **changed)
