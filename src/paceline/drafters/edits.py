@@ -14,7 +14,7 @@ LONGEST = 16
 """Most tokens that an edit takes away or puts in; what is longer hardly comes again."""
 MOST_SITES = 256
 """Most places at which one edit is expected."""
-BESIDE = 2
+BESIDE = 3
 """Tokens before an insertion that must stand before the next one, too."""
 
 

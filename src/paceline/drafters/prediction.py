@@ -212,16 +212,15 @@ class Trail:
             return [(first[0], worth * REWRITTEN, Ahead(first[1:], place, bits))]
         if place >= len(self._text):
             return []
-        chance, found = worth * agreement(bits), []
-        site = self._sites.get(place)
-        if site is not None:
-            edited = chance * site.edit.chance
-            chance -= edited
-            new = (*site.new, *self._text[site.end : site.end + 1])
-            if new:
-                found.append((new[0], edited, Ahead(new[1:], min(site.end + 1, len(self._text)), bits)))
-        found.append((self._text[place], chance, Ahead((), place + 1, bits + self._bits[place])))
-        return found
+        chance, site = worth * agreement(bits), self._sites.get(place)
+        kept = (self._text[place], chance, Ahead((), place + 1, bits + self._bits[place]))
+        if site is None:
+            return [kept]
+        edited = chance * site.edit.chance
+        kept = (kept[0], chance - edited, kept[2])
+        new = (*site.new, *self._text[site.end : site.end + 1])
+        after = Ahead(new[1:], min(site.end + 1, len(self._text)), bits)
+        return [kept, (new[0], edited, after)] if new else [kept]
 
 
 class _Tree:
