@@ -137,15 +137,37 @@ def test_models_that_cannot_be_rewound_decode_plainly(config: str) -> None:
     answers, start, hidden = [], 0, []
     for size in (20, 1, 6, 13):  # a second sequence comes and goes beside the first
         mate = Span.causal(other, 0, np.array([6], np.int32), [14])
-        out = runner.forward([Span.causal(IDS[start : start + size], start, TABLE, range(size)), mate], Want((1,)))
+        out = runner.forward([Span.causal(IDS[start : start + size], start, TABLE, range(size)), mate], Want((1, 2)))
         answers.append(out.logits[:-1])
-        hidden.append(out.hidden[1][:-15])
+        hidden.append((out.hidden[1][:-15], out.hidden[2][:-15]))
         start += size
     close(np.concatenate(answers), expected)
     close(out.logits[-1], says(build(config, **keys), other)[-1])
-    assert np.concatenate(hidden).shape == (40, 32)
+    between, last = (np.concatenate(states) for states in zip(*hidden, strict=True))
+    with torch.inference_mode():
+        model = build(config, **keys)
+        whole = model(input_ids=torch.tensor([IDS]), output_hidden_states=True, use_cache=False).hidden_states
+        close(model.get_output_embeddings()(torch.from_numpy(last)).numpy(), expected)
+    close(last, whole[-1][0].numpy())
+    assert between.shape == last.shape
     with pytest.raises(UnsupportedModel, match="without speculation"):
         runner.move(np.array([1]), np.array([0]))
+
+
+def test_what_has_no_layers_or_table_is_told_so() -> None:
+    """Only when a draft head asks."""
+    runner = TorchRunner(build("Gemma2Config", **PAGED["Gemma2Config"]))
+    runner.allocate(8)
+    span, model = Span.causal(IDS, 0, TABLE, [39]), runner._model
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model.config, "num_hidden_layers", 5)
+        runner.forward([span])
+        with pytest.raises(UnsupportedModel, match="Gemma2ForCausalLM has no list of 5 layers"):
+            runner.forward([span], Want((1,)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "get_input_embeddings", lambda: None)
+        with pytest.raises(UnsupportedModel, match="Gemma2ForCausalLM has no table of token embeddings"):
+            runner.embed(np.array([1]))
 
 
 def test_a_new_sequence_in_an_old_block_starts_afresh() -> None:

@@ -54,8 +54,7 @@ class TorchRunner:
         if model.dtype != _DTYPES[dtype]:  # converting it here would round its rotary frequencies too
             raise OptionError(f"dtype={dtype!r}, and the model in memory has {model.dtype}; make it in that type")
         model = _on(device, model)
-        self.table: Tensor = model.get_input_embeddings().weight
-        """[vocabulary, width], the token embeddings as they are: the module may scale what it looks up (Gemma-3)."""
+        self._model = model
         self._kind, self.reason = _kind(model, block_size)
         config = model.config.get_text_config()
         self._info = RunnerInfo(
@@ -73,6 +72,21 @@ class TorchRunner:
     def info(self) -> RunnerInfo:
         return self._info
 
+    @property
+    def table(self) -> Tensor:
+        """The token embeddings [vocabulary, width] as they are: what looks them up may scale them (Gemma-3).
+
+        Raises:
+            UnsupportedModel: the model has no such table.
+        """
+        try:
+            found: Tensor = self._model.get_input_embeddings().weight
+        except (NotImplementedError, AttributeError):
+            raise UnsupportedModel(
+                f"{type(self._model).__name__} has no table of token embeddings, which draft heads read; use no heads"
+            ) from None
+        return found
+
     def allocate(self, blocks: int) -> None:
         self._kind.allocate(blocks)
 
@@ -82,7 +96,8 @@ class TorchRunner:
 
     @torch.inference_mode()
     def embed(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
-        return host(self.table[torch.from_numpy(tokens).to(self.table.device)])
+        table = self.table
+        return host(table[torch.from_numpy(tokens).to(table.device)])
 
     @torch.inference_mode()
     def move(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:

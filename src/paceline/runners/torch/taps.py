@@ -45,18 +45,18 @@ def host(values: Tensor) -> NDArray[np.float32]:
 
 
 def _modules(model: Any, wanted: Sequence[int]) -> dict[int, nn.Module]:
-    """Return what to listen to for each layer; the trunk, which ends with the final norm, for their number."""
+    """Return what to listen to for each layer; for their number the trunk around them, which ends with a norm."""
     if not wanted:
         return {}
-    layers, trunk = _layers(model), model.base_model
-    if len(layers) in wanted and trunk is model:
-        raise UnsupportedModel(f"{type(model).__name__} has no trunk whose last hidden state could be taken")
+    trunk, layers = _trunk(model)
+    assert all(0 <= i <= len(layers) for i in wanted), "a layer that is not there"
     return {i: trunk if i == len(layers) else layers[i] for i in wanted}
 
 
-def _layers(model: Any) -> nn.ModuleList:
+def _trunk(model: Any) -> tuple[nn.Module, nn.ModuleList]:
     count = model.config.get_text_config().num_hidden_layers
     for module in model.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
-            return module
+        for part in module.children():
+            if module is not model and isinstance(part, nn.ModuleList) and len(part) == count:
+                return module, part
     raise UnsupportedModel(f"{type(model).__name__} has no list of {count} layers to take hidden states from")
