@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.core import tree
@@ -30,7 +30,7 @@ class Level:
     kept: list[int]
     """Rows of the last pass that all of them follow, and so may stay cached."""
     tokens: list[int]
-    """[rows], theirs and those of nodes between the kept ones and them."""
+    """[rows], theirs and those of nodes between the kept ones and them, as the drafter reads them."""
     parents: list[int]
     """[rows], the row that each one follows, or ROOT."""
     wanted: list[int]
@@ -46,10 +46,13 @@ class Beam:
     Args:
         limit: most nodes.
         width: branches that grow at a time; 1 is a chain, and all that the rules which sample can verify.
+        own: the target's tokens -> what the drafter reads for them; None where that is the same.
     """
 
-    def __init__(self, seq: SequenceView, head: Head, limit: int, width: int = 1) -> None:
-        self._seq, self._head, self._limit = seq, head, limit
+    def __init__(
+        self, seq: SequenceView, head: Head, limit: int, width: int = 1, own: Mapping[int, int] | None = None
+    ) -> None:
+        self._seq, self._head, self._limit, self._own = seq, head, limit, own
         self._width = width if guesses.follows_target(seq.rule) and limit > 1 else 1
         self._growth = Growth()
         self._laws: list[Law | None] = []
@@ -94,11 +97,12 @@ class Beam:
         shared = _shared([path[:-1] for path in paths])
         kept = [self._rows.index(node) for node in shared[self._kept :]]
         self._rows, self._kept = sorted({node for path in paths for node in path[len(shared) :]}), len(shared)
+        tokens = [growth.tokens[node] for node in self._rows]
         place = {node: row for row, node in enumerate(self._rows)}
         return Level(
             nodes,
             kept,
-            [growth.tokens[node] for node in self._rows],
+            tokens if self._own is None else [self._own[token] for token in tokens],
             [place.get(growth.parents[node], ROOT) for node in self._rows],
             [place[node] for node in nodes],
         )

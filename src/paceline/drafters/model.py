@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.core.sampling import Logits
 from paceline.core.tree import EMPTY, Draft
 from paceline.core.types import ROOT
 from paceline.drafters.base import Seen, SequenceView
 from paceline.drafters.beam import WIDTH, Beam, Level
 from paceline.drafters.guesses import follows_target
-from paceline.drafters.reading import Reader, Reading, ahead
+from paceline.drafters.reading import AsItIs, Reader, Reading, ahead
+from paceline.drafters.retelling import Retelling
 from paceline.drafters.shaped import Head
+from paceline.drafters.wording import Wording
+from paceline.models.bridge import Bridge
 from paceline.runners.base import Runner, RunnerInfo
 from paceline.runners.kv import Pool
 
 
+class Grower(Protocol):
+    """One sequence's draft in the making; see `Beam`."""
+
+    def grow(self, node: int, logits: Logits) -> None: ...
+
+    def next_level(self, least: float) -> Level | None: ...
+
+    def draft(self, source: str) -> Draft: ...
+
+
 @dataclass(slots=True, eq=False)
 class _Work:
-    """One sequence's draft in the making."""
-
     reading: Reading
-    beam: Beam
+    grower: Grower
     level: Level | None = None
 
 
@@ -41,6 +55,7 @@ class ModelDrafter:
         vocabulary: token ids of the runner's logits, ascending; None when they are all.
         least_survival: says below what chance of the target to get to any of its nodes a pass does not pay.
         target: of the model that verifies; None is one with the drafter's own tokens, which verifies chains.
+        bridge: to the target's tokens; None where they are the drafter's.
     """
 
     name = "model"
@@ -52,11 +67,18 @@ class ModelDrafter:
         vocabulary: NDArray[np.int64] | None = None,
         least_survival: Callable[[], float] = lambda: 0.0,
         target: RunnerInfo | None = None,
+        bridge: Bridge | None = None,
     ) -> None:
         size = runner.info.vocab_size
-        names = np.arange(size, dtype=np.int64) if vocabulary is None else vocabulary
+        self._columns = np.arange(size, dtype=np.int64) if vocabulary is None else vocabulary
+        self._bridge = None if bridge is None or bridge.way == "native" else bridge
+        self._own: Mapping[int, int] | None = None
+        self._reader = Reader(runner, pool, AsItIs if self._bridge is None else partial(Retelling, self._bridge))
+        names = self._columns
+        if self._bridge is not None:
+            names = self._bridge.names_of(self._columns)
+            self._own = dict(zip(names.tolist(), self._columns.tolist(), strict=True))
         self._head = Head(target.vocab_size if target else size, names)
-        self._reader = Reader(runner, pool)
         self._least = least_survival
         self._reaches = (target.tree_context if target else 0, runner.info.tree_context)
 
@@ -83,26 +105,34 @@ class ModelDrafter:
         able = [work for work in all_work if work is not None]
         answers = self._reader.catch_up([work.reading for work in able])
         for i, logits in answers.items():
-            able[i].beam.grow(ROOT, logits)
+            able[i].grower.grow(ROOT, logits)
         active, least = [able[i] for i in sorted(answers)], self._least()
         while active := [work for work in active if self._goes_on(work, least)]:
             self._pass(active)
-        return [EMPTY if work is None else work.beam.draft(self.name) for work in all_work]
+        return [EMPTY if work is None else work.grower.draft(self.name) for work in all_work]
 
     def _start(self, seq: SequenceView, limit: int) -> _Work | None:
         """Settle which cached rows still hold; None where nothing can be drafted."""
         reading = self._reader.settle(seq.id, seq.tokens) if limit > 0 else None
         if reading is None:
             return None
-        read = len(reading.telling.tokens)
-        limit = min(limit, self._reader.info.context - read)
-        longest = max(len(seq.tokens), read) + limit
-        branches = follows_target(seq.rule) and all(reach is None or longest <= reach for reach in self._reaches)
-        return _Work(reading, Beam(seq, self._head, limit, WIDTH if branches else 1)) if limit > 0 else None
+        room = self._reader.info.context - len(reading.telling.tokens)
+        return _Work(reading, self._grower(seq, limit, room)) if room > 0 else None
+
+    def _grower(self, seq: SequenceView, limit: int, room: int) -> Grower:
+        if self._bridge is not None and self._bridge.way == "retokenised":
+            return Wording(self._bridge, self._columns, seq.shaping.params.temperature, limit, room)
+        limit = min(limit, room)
+        branches = follows_target(seq.rule) and self._reaches_to(len(seq.tokens) + limit)
+        return Beam(seq, self._head, limit, WIDTH if branches else 1, self._own)
+
+    def _reaches_to(self, length: int) -> bool:
+        """Whether both models run trees in texts so long as they run chains."""
+        return all(reach is None or length <= reach for reach in self._reaches)
 
     def _goes_on(self, work: _Work, least: float) -> bool:
         """Make room for the draft's next pass; False where there is none."""
-        level = work.level = work.beam.next_level(least)
+        level = work.level = work.grower.next_level(least)
         if level is None:
             return False
         self._reader.keep(work.reading, level.kept)
@@ -115,4 +145,4 @@ class ModelDrafter:
         )
         for work, level, rows in zip(active, levels, found, strict=True):
             for node, logits in zip(level.nodes, rows, strict=True):
-                work.beam.grow(node, logits)
+                work.grower.grow(node, logits)

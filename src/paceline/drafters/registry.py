@@ -17,6 +17,7 @@ from paceline.drafters.prediction import Prediction
 from paceline.drafters.recycle import Recycle
 from paceline.drafters.suffix import Suffix
 from paceline.errors import OptionError
+from paceline.models.bridge import Bridge
 from paceline.models.tokenizer import Tokenizer
 from paceline.runners.base import Runner, RunnerInfo
 from paceline.runners.kv import Pool
@@ -32,6 +33,8 @@ class DraftModel:
     pool: Pool
     vocabulary: NDArray[np.int64] | None = None
     """Token ids of its logits; None when they are all."""
+    bridge: Bridge | None = None
+    """To the target's tokens; None where they are the drafter's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,8 @@ def _prediction(given: Surroundings) -> Drafter:
 def _model(given: Surroundings) -> Drafter:
     if given.model is None:
         raise OptionError("drafters has 'model', which needs a draft model; name one with --draft")
-    return ModelDrafter(given.model.runner, given.model.pool, given.model.vocabulary, given.least_survival)
+    model = given.model
+    return ModelDrafter(model.runner, model.pool, model.vocabulary, given.least_survival, given.target, model.bridge)
 
 
 BUILT_IN: dict[str, Factory] = {

@@ -20,10 +20,10 @@ from paceline.errors import OptionError, UnsupportedModel
 from paceline.governor.adaptive import Adaptive
 from paceline.governor.costs import Costs, profile
 from paceline.models import cache, toy
+from paceline.models.bridge import Bridge, connect
 from paceline.models.cache import Progress
 from paceline.models.load import Model, load
 from paceline.models.source import resolve
-from paceline.models.vocabulary import require_native
 from paceline.runners.base import Output, Runner, Span
 from paceline.runners.kv import Pool
 from paceline.runners.openvino.quantise import Precision
@@ -45,6 +45,8 @@ class Chosen:
     drafters: tuple[str, ...]
     memory: MemoryPlan | None
     """None for runners that plan their own."""
+    bridge: Bridge | None = None
+    """From the draft model's tokens to the target's."""
 
 
 def choose(options: Options, progress: Progress = cache.silent) -> Chosen:
@@ -55,8 +57,7 @@ def choose(options: Options, progress: Progress = cache.silent) -> Chosen:
     """
     target = load(resolve(options.model), progress)
     draft = load(resolve(options.draft), progress) if options.draft else None
-    if draft is not None:
-        require_native(target.tokenizer, draft.tokenizer)
+    bridge = connect(target.tokenizer, draft.tokenizer) if draft is not None else None
     runner = _runner_name(options, target)
     is_toy = target.source.kind == "toy"
     config = target.checkpoint.config if target.checkpoint else None
@@ -72,7 +73,7 @@ def choose(options: Options, progress: Progress = cache.silent) -> Chosen:
     if runner == "openvino" and config is not None:
         beside = draft.checkpoint.config if draft and draft.checkpoint else None
         plan = memory.plan(config, weights, tokens, options.prefill_rows, (beside, draft_weights) if beside else None)
-    return Chosen(options, target, draft, runner, weights, draft_weights, context, tokens, drafters, plan)
+    return Chosen(options, target, draft, runner, weights, draft_weights, context, tokens, drafters, plan, bridge)
 
 
 def build(chosen: Chosen, progress: Progress = cache.silent) -> Engine:
@@ -175,7 +176,7 @@ def _draft_model(chosen: Chosen, progress: Progress) -> DraftModel:
         size = options.draft_vocabulary
         vocabulary = frequent(draft.tokenizer, size, draft.eos_ids) if size else None
         runner = OpenVINORunner(draft.checkpoint, chosen.draft_weights, "fast", vocabulary, progress=progress)
-    return DraftModel(runner, _pool(runner, chosen.kv_tokens, options.prefix_cache), vocabulary)
+    return DraftModel(runner, _pool(runner, chosen.kv_tokens, options.prefix_cache), vocabulary, chosen.bridge)
 
 
 def _measure(runner: Runner, kv_tokens: int, progress: Progress, most_rows: int = 64) -> Costs:

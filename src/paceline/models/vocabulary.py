@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline.errors import VocabularyError
 from paceline.models.tokenizer import Tokenizer
 
 _SHOWN = 5
@@ -48,20 +47,12 @@ def compare(target: Tokenizer, drafter: Tokenizer) -> Comparison:
     return Comparison(kind, min(sizes), *sizes, len(differing), first)
 
 
-def require_native(target: Tokenizer, drafter: Tokenizer) -> Comparison:
-    """Return the comparison of two vocabularies that are the same but for padding.
-
-    Raises:
-        VocabularyError: they are not.
-    """
-    found = compare(target, drafter)
-    if found.kind == "native":
-        return found
+def show_first(found: Comparison) -> str:
+    """Return in words how many ids differ, and the first of them."""
     shown = "; ".join(f"{d.token_id}: {_show(d.target)} and {_show(d.drafter)}" for d in found.first)
-    raise VocabularyError(
-        f"the drafter's tokens are not the target's: {found.different} ids differ (sizes {found.target_size} and "
-        f"{found.drafter_size}), first, target's and drafter's: {shown}; use a drafter of the target's family, "
-        "or one that needs no model (lookup, suffix)"
+    return (
+        f"{found.different} ids differ (sizes {found.target_size} and {found.drafter_size}), first, target's and "
+        f"drafter's: {shown}"
     )
 
 
