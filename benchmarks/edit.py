@@ -1,0 +1,154 @@
+"""An edit with the file as its prediction, against plain decoding: same model and prompt, interleaved in one process.
+
+    python benchmarks/edit.py --model TARGET.gguf
+    python benchmarks/edit.py --model TARGET.gguf --max-draft 32 --json out/edit.json
+
+The model is to rename a function in `edit/parcels.py`, where its name stands six times, and to print the whole file.
+Each round decodes plainly and with the file as prediction, the next round in the other order, so that a machine that
+slows down slows both. The ratio is plain time over speculative time for the same tokens; its interval is a bootstrap
+over rounds. Only drafters that remember nothing of earlier rounds take part, unless others are named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline import LLM, Completion, SamplingParams, SpeculationParams
+from paceline.drafters.prediction import counted
+
+FILE = Path(__file__).with_name("edit") / "parcels.py"
+OLD, NEW = "billable_weight", "chargeable_weight"
+PROMPT = (
+    f"Rename the function `{OLD}` to `{NEW}` everywhere in this file. Change nothing else. "
+    "Answer with the whole file, nothing before it and nothing after it.\n\n"
+)
+MODES = ("plain", "speculative")
+
+
+@dataclass
+class Round:
+    """Seconds a token after the first, and the completion, by mode."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    done: dict[str, Completion] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds["plain"] / self.seconds["speculative"]
+
+
+def main() -> None:
+    given = arguments()
+    llm = LLM(given.model, max_draft=given.max_draft, drafters=given.drafters)
+    source = FILE.read_text(encoding="utf-8")
+    for mode in MODES:
+        decode(llm, source, mode, 16)  # reads the prompt, and what is made at the first step is made
+    rounds = []
+    for i in range(given.repeat):
+        print(f"\rround {i + 1} of {given.repeat}", end="", file=sys.stderr, flush=True)
+        rounds.append(measure(llm, source, MODES if i % 2 == 0 else MODES[::-1], given.max_tokens))
+    print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
+    result = summarise(rounds, source) | {"provenance": provenance(given)}
+    show(result)
+    if given.json:
+        given.json.parent.mkdir(parents=True, exist_ok=True)
+        given.json.write_text(json.dumps(result, indent=1), encoding="utf-8")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="demo")
+    parser.add_argument("--drafters", type=lambda names: tuple(names.split(",")), default=("prediction", "lookup"))
+    parser.add_argument("--max-tokens", type=int, default=1600)
+    parser.add_argument("--max-draft", type=int, default=16)
+    parser.add_argument("--repeat", type=int, default=2, help="rounds; each decodes the answer once in both ways")
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+def decode(llm: LLM, source: str, mode: str, max_tokens: int) -> Completion:
+    prompt = llm.chat_prompt([{"role": "user", "content": f"{PROMPT}```python\n{source}```"}])
+    sampling = SamplingParams(max_tokens=max_tokens)
+    if mode == "plain":
+        return llm.generate(prompt, sampling, SpeculationParams(mode="off"))[0]
+    return llm.generate(prompt, sampling, prediction=source)[0]
+
+
+def measure(llm: LLM, source: str, order: tuple[str, ...], max_tokens: int) -> Round:
+    found = Round()
+    for mode in order:
+        done = found.done[mode] = decode(llm, source, mode, max_tokens)
+        found.seconds[mode] = done.timings.decode_ms / 1e3 / max(1, len(done.token_ids) - 1)
+    return found
+
+
+def summarise(rounds: list[Round], source: str) -> dict[str, Any]:
+    ratios = np.array([found.ratio for found in rounds])
+    draws = np.exp(np.log(np.random.default_rng(0).choice(ratios, (4000, len(ratios)))).mean(1))
+    last = rounds[-1].done["speculative"]
+    report = last.speculation
+    return {
+        "ratio": float(np.exp(np.log(ratios).mean())),
+        "low": float(np.quantile(draws, 0.025)),
+        "high": float(np.quantile(draws, 0.975)),
+        "rounds": [found.seconds for found in rounds],
+        "tokens_per_s": {mode: 1 / statistics.median(found.seconds[mode] for found in rounds) for mode in MODES},
+        "tokens": len(last.token_ids),
+        "finish_reason": last.finish_reason,
+        "text_identical": all(f.done["plain"].token_ids == f.done["speculative"].token_ids for f in rounds),
+        "renamed": last.text.count(NEW),
+        "is_the_edit": source.replace(OLD, NEW).strip() in last.text,
+        "counted": counted(report),
+        "steps": report.steps,
+        "plain_steps": report.plain_steps,
+        "acceptance_length": report.acceptance_length,
+        "accepted_at": report.accepted_at,
+        "a_step_ms": {part: getattr(report, part) / report.steps for part in ("draft_ms", "verify_ms", "other_ms")},
+        "reasons": {str(code): count for code, count in report.reasons.items()},
+    }
+
+
+def provenance(given: argparse.Namespace) -> dict[str, Any]:
+    cpu = next(
+        (x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), ""
+    )
+    return {
+        "argv": [Path(arg).name if "/" in arg else arg for arg in sys.argv],
+        "versions": {name: version(name) for name in ("paceline", "openvino", "numpy")},
+        "python": platform.python_version(),
+        "machine": f"{cpu}, {platform.machine()}",
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    speed, tokens, ms = result["tokens_per_s"], result["counted"], result["a_step_ms"]
+    print(f"plain {speed['plain']:.1f} tokens/s, with the file as prediction {speed['speculative']:.1f}")
+    print(f"ratio {result['ratio']:.2f} ({result['low']:.2f} – {result['high']:.2f}), {len(result['rounds'])} rounds")
+    print(f"same text, token for token: {'yes' if result['text_identical'] else 'NO'}")
+    print(
+        f"{result['tokens']} tokens ({result['finish_reason']}), {result['renamed']} times the new name, "
+        f"the file as it should be: {'yes' if result['is_the_edit'] else 'no'}"
+    )
+    print(
+        f"accepted prediction tokens {tokens['accepted_prediction_tokens']}, "
+        f"rejected {tokens['rejected_prediction_tokens']}; τ {result['acceptance_length']:.2f} in {result['steps']} "
+        f"steps, {result['plain_steps']} of them plain"
+    )
+    print(f"a step: draft {ms['draft_ms']:.2f}, verify {ms['verify_ms']:.1f}, other {ms['other_ms']:.2f} ms")
+    print(f"reasons: {result['reasons'] or 'none'}")
+
+
+if __name__ == "__main__":
+    main()
