@@ -40,7 +40,10 @@ class StepHead(Protocol):
         """Make room for this many KV blocks, dropping what was cached."""
 
     def fuse(self, taps: Floats) -> Floats:
-        """Return features [rows, width] of the target's tapped states [rows, taps * target width], low to high."""
+        """Return features [rows, width] of the target's tapped states [rows, taps * target width], low to high.
+
+        They are valid until the next call.
+        """
 
     def forward(self, spans: Sequence[Span], features: Floats) -> StepOutput:
         """Run the spans' tokens on features [rows, width]: fused ones, or the head's own `hidden`."""
@@ -57,4 +60,7 @@ class ParallelHead(Protocol):
         """Number of heads."""
 
     def forward(self, features: Floats) -> Floats:
-        """Return logits [heads, rows, draft vocabulary] of the target's final hidden states [rows, width]."""
+        """Return logits [heads, rows, draft vocabulary] of the target's final hidden states [rows, width].
+
+        They are valid until the next call.
+        """
