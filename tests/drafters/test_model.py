@@ -13,6 +13,7 @@ import pytest
 from paceline.core.noise import Stream, gumbel, stream_key
 from paceline.core.sampling import law
 from paceline.core.types import Rule, SamplingParams
+from paceline.drafters.guesses import APART
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.reading import CATCH_UP_ROWS
 from paceline.models.toy import ToyLaw
@@ -171,15 +172,48 @@ def test_a_chain_ends_where_the_next_token_would_not_pay() -> None:
         assert draft.tokens == whole.tokens[: len(draft)]
 
 
-def test_confidence_is_the_laws_peak_and_more_where_draws_agree() -> None:
+@pytest.mark.parametrize("rule", ["coupled", "ratio"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_confidence_is_of_the_law_alone_where_drafts_are_sampled(rule: Rule, temperature: float) -> None:
+    """Elsewhere it may know the draw: it is how far that stands out."""
     drafter, _, _ = made()
-    for temperature in (0.0, 1.0):
-        [draft] = drafter.propose(
-            [View([7, 7], id=int(temperature), params=SamplingParams(temperature=temperature))], [1]
-        )
-        logits = LAW.logits([7, 7]).astype(np.float64)
-        peak = float(1 / np.exp(logits - logits.max()).sum())
-        assert draft.confidence[0] == pytest.approx(peak if temperature == 0 else 0.5 + peak / 2)
+    seq = View([7, 7], rule=rule, params=SamplingParams(temperature=temperature))
+    [draft] = drafter.propose([seq], [1])
+    scores = LAW.logits([7, 7]).astype(np.float64)
+    if rule == "coupled":
+        scores = (scores + temperature * gumbel(stream_key(3, 2, Stream.TARGET), np.arange(18))) / APART
+    peak = float(1 / np.exp(scores - scores.max()).sum())
+    assert draft.confidence[0] == pytest.approx(0.5 + peak / 2 if rule == "ratio" and temperature else peak)
+
+
+def test_tokens_that_the_target_lacks_are_never_drafted() -> None:
+    """A padded table: the law is cut before anything is drawn from it."""
+    target = replace(LAW, vocab_size=12)
+    for rule in ("coupled", "ratio"):
+        _, runner, pool = made()
+        cut = ModelDrafter(runner, pool, target=ToyRunner(target).info)
+        seqs = [View([1, i], id=i, seed=i, rule=rule, params=SamplingParams(temperature=1.5)) for i in range(6)]
+        for seq, draft in zip(seqs, cut.propose(seqs, [6] * 6), strict=True):
+            assert max(draft.tokens) < 12
+            for i, q in enumerate(draft.laws):
+                logits = LAW.logits([*seq.tokens, *draft.tokens[:i]])[:12]
+                expected = law(logits, seq.shaping, ())
+                assert q is not None
+                np.testing.assert_array_equal(q.ids, expected.ids)
+                np.testing.assert_allclose(q.log_p, expected.log_p)
+
+
+def test_a_text_that_it_cannot_read_is_left_alone() -> None:
+    """The target's table is the longer one, and the text has a token from its tail."""
+    drafter, _, pool = made()
+    read, unread = View([1, 2], id=1), View([1, 25], id=2)
+    drafts = drafter.propose([read, unread], [3, 3])
+    assert [list(d.tokens) for d in drafts] == [drawn(read, 3), []]
+    read.tokens = [*read.tokens, 18]
+    assert [len(d) for d in drafter.propose([read], [3])] == [0]
+    drafter.end(read)
+    drafter.end(unread)
+    assert pool.available == pool.num_blocks
 
 
 def test_an_error_leaves_nothing_half_done() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from paceline.drafters.reading import common
 from paceline.models.bridge import Bridge, runs, whole
 
-LONG, TOO_LONG = 400, 4000
+LONG, TOO_LONG = 60, 1000
 """Characters without a blank after which a text is cut before its punctuation, and after which anywhere: a drafter
 that reads such text in slightly other tokens may guess a little worse."""
 _MARK = re.compile(r"(?<=[^\W\d_])[,.;:!?()\[\]{}\"，。、；：！？（）「」]")
