@@ -17,7 +17,7 @@ from paceline.core.tree import Draft
 from paceline.core.types import ROOT
 from paceline.drafters.base import SequenceView
 from paceline.drafters.grow import Growth
-from paceline.drafters.guesses import best, draw
+from paceline.drafters.guesses import best, draw, follows_target
 from paceline.drafters.shaped import Head
 from paceline.runners.base import Span
 from paceline.runners.kv import Slot
@@ -57,11 +57,11 @@ class Chain:
         self._hidden = np.zeros((0, 0), np.float32)
 
     def take(self, logits: Floats, hidden: Floats) -> None:
-        drawn = draw(self._head, logits[-1], self._seq, self._tokens)
-        self._tokens.append(drawn.token)
-        self._confidence.append(drawn.confidence)
-        self._laws.append(drawn.law)
-        self._survival *= drawn.confidence
+        token, sure, law = self._guess(logits[-1])
+        self._tokens.append(token)
+        self._confidence.append(sure)
+        self._laws.append(law)
+        self._survival *= sure
         self._hidden = hidden[-1:]
 
     def next(self, least: float) -> tuple[Span, Floats] | None:
@@ -73,6 +73,13 @@ class Chain:
 
     def draft(self) -> Draft:
         return Draft.chain(self._tokens, NAME, self._confidence, self._laws)
+
+    def _guess(self, logits: Floats) -> tuple[int, float, Law | None]:
+        if follows_target(self._seq.rule):
+            [token], [sure] = best(self._head, logits, self._seq, self._tokens, 1)
+            return token, sure, None
+        drawn = draw(self._head, logits, self._seq, self._tokens)
+        return drawn.token, drawn.confidence, drawn.law
 
 
 class Tree:
@@ -97,26 +104,23 @@ class Tree:
     def take(self, logits: Floats, hidden: Floats) -> None:
         for node, row, state in zip(self._level, logits, hidden[-len(self._level) :], strict=True):
             self._hidden[node] = state
-            self._growth.add(node, *best(self._head, row, self._seq, self._path(node), self._width))
+            drafted = drafted_to(self._growth, node)
+            self._growth.add(node, *best(self._head, row, self._seq, drafted, self._width))
         self._depth += 1
 
     def next(self, least: float) -> tuple[Span, Floats] | None:
         if self._depth == self._levels:
             return None
-        self._level = self._growth.next_level(self._width, max(least, self._bar()))
+        growth, bar = self._growth, self._growth.bar(self._limit)
+        self._level = [node for node in growth.next_level(self._width, least) if growth.survival[node] > bar]
         if not self._level:
             return None
         self._run += self._level
-        features = np.stack([self._hidden[self._growth.parents[node]] for node in self._run])
+        features = np.stack([self._hidden[growth.parents[node]] for node in self._run])
         return self._span(), features
 
     def draft(self) -> Draft:
         return self._growth.draft(self._limit, NAME)
-
-    def _bar(self) -> float:
-        """Return the chance of the last node that would be kept now; the children of any below it would not be."""
-        found = sorted(self._growth.survival, reverse=True)
-        return found[self._limit - 1] if len(found) >= self._limit else 0.0
 
     def _span(self) -> Span:
         place = {node: i for i, node in enumerate(self._run)} | {ROOT: ROOT}
@@ -131,8 +135,10 @@ class Tree:
             mask=tree.ancestor_mask(parents)[1:, 1:],
         )
 
-    def _path(self, node: int) -> list[int]:
-        return [self._growth.tokens[n] for n in tree.path_to(self._growth.parents, node)]
+
+def drafted_to(growth: Growth, node: int) -> list[int]:
+    """Return the drafted tokens from the root to a node; empty for ROOT."""
+    return [growth.tokens[n] for n in tree.path_to(growth.parents, node)]
 
 
 def rows_at(slot: Slot, tokens: list[int], cached: int, position: int) -> Span:

@@ -54,8 +54,9 @@ def best(
     scores = q.log_p
     if seq.shaping.params.temperature > 0 and follows_target(seq.rule):
         scores = scores + seq.noise.target(len(seq.tokens) + len(drafted))(q.ids)
-    top = np.argpartition(scores, -width)[-width:] if width < len(scores) else np.arange(len(scores))
-    top = top[np.lexsort((q.ids[top], -scores[top]))]
+    bar = np.partition(scores, -width)[-width] if width < len(scores) else -np.inf
+    top = np.flatnonzero(scores >= bar)
+    top = top[np.lexsort((top, -scores[top]))][:width]  # of equals the lowest id, as a draw would have it
     weights = np.exp((scores - scores.max()) * (seq.shaping.params.temperature or 1.0) / APART)
     return q.ids[top].tolist(), (weights[top] / weights.sum()).tolist()
 

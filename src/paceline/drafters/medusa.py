@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core import tree
 from paceline.core.tree import EMPTY, Draft
 from paceline.core.types import ROOT
 from paceline.drafters.base import Seen, SequenceView
-from paceline.drafters.eagle_draft import NAME, WIDTH
+from paceline.drafters.eagle_draft import NAME, WIDTH, drafted_to
 from paceline.drafters.features import committed
 from paceline.drafters.grow import Growth
 from paceline.drafters.guesses import best, follows_target
@@ -83,11 +82,7 @@ class MedusaDrafter:
             guesses = None
             for node in level:
                 if guesses is None or seq.shaping.touches_logits:
-                    guesses = best(self._head, row, seq, _path(growth, node), width)
+                    guesses = best(self._head, row, seq, drafted_to(growth, node), width)
                 growth.add(node, *guesses)
             level = growth.next_level(width, least)
         return growth.draft(limit, self.name)
-
-
-def _path(growth: Growth, node: int) -> list[int]:
-    return [growth.tokens[n] for n in tree.path_to(growth.parents, node)]
