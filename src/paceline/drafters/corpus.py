@@ -46,8 +46,10 @@ class Corpus:
 
     def close(self) -> None:
         """End a piece of text, unless it is empty."""
+        if self._run and self._most is not None:
+            self.drop(len(self) + 1 - self._most)
         if self._run:
-            self.extend((BREAK,))
+            self._add(BREAK)
 
     def drop(self, count: int) -> None:
         """Drop the oldest tokens, and the break that would come first; none where `count` is 0 or less."""

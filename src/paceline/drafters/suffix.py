@@ -14,8 +14,8 @@ from paceline.drafters.history import History
 VOTERS = 32
 """Most places that are looked at for each size of n-gram."""
 FACTOR = 4
-"""A draft has at most so many nodes for each token of the match (§4.2 of the paper, which takes 1 and verifies all;
-here only what pays is verified)."""
+"""A draft has at most so many nodes for each token of the match. The paper takes 1 and verifies them all; here only
+those that pay are verified."""
 LEAST = 0.1
 """Nodes that are less likely to be reached are not drafted."""
 DOUBT, TRUST = 2.0, 0.75
