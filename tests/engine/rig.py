@@ -155,6 +155,7 @@ def make(
     reuse: bool = True,
     can_rewind: bool = True,
     tree_context: int | None = None,
+    taps: Sequence[int] = (),
     eos: Collection[int] = (EOS,),
     clock: Callable[[], float] | None = None,
     text: Callable[[Request], Any] | None = None,
@@ -171,6 +172,7 @@ def make(
         governor=Fixed(length),
         text=text or (lambda request: TextStream(tokenizer(), request)),
         eos_ids=tuple(eos),
+        taps=taps,
         **({} if clock is None else {"clock": clock}),
     )
     return Rig(engine, runner, law, tuple(eos))

@@ -157,34 +157,34 @@ def test_a_draft_model_of_a_shorter_context_stops_there() -> None:
 def test_a_draft_model_that_fails_once_goes_on_for_the_others(broken: int) -> None:
     """Some call of its runner raises: the batch is asked again, one by one."""
     drafter = model()
-    forward, calls = drafter._runner.forward, iter(range(10**6))
+    forward, calls = drafter._reader._runner.forward, iter(range(10**6))
 
     def failing(*given: Any) -> Any:
         if next(calls) == broken:
             raise RuntimeError("device lost")
         return forward(*given)
 
-    drafter._runner.forward = failing  # type: ignore[method-assign]
+    drafter._reader._runner.forward = failing  # type: ignore[method-assign]
     rig = make({"model": drafter}, length=4, prefill_rows=200)
     requests = [ask(p, temperature=0.5, seed=i, ignore_eos=True) for i, p in enumerate(prompts(4, seed=2))]
     same(rig, requests)
     counts = [done.speculation for done in rig.done.values()]
     assert all("drafter_failed" not in count.reasons for count in counts), "asked alone, each one works"
     assert all(count.accepted > 0 for count in counts)
-    drafter._pool.check()
-    assert drafter._pool.available == drafter._pool.num_blocks
+    drafter._reader._pool.check()
+    assert drafter._reader._pool.available == drafter._reader._pool.num_blocks
 
 
 def test_a_draft_model_that_fails_for_one_prompt_is_off_for_that_alone() -> None:
     drafter = model()
-    forward = drafter._runner.forward
+    forward = drafter._reader._runner.forward
 
     def failing(spans: Any, *rest: Any) -> Any:
         if any(13 in span.tokens for span in spans):
             raise RuntimeError("cannot read this")
         return forward(spans, *rest)
 
-    drafter._runner.forward = failing  # type: ignore[method-assign]
+    drafter._reader._runner.forward = failing  # type: ignore[method-assign]
     rig = make({"model": drafter}, length=4, prefill_rows=200)
     banned = {"logit_bias": {13: float("-inf")}, "ignore_eos": True}
     same(rig, [ask([5, 6, 7], **banned), ask([5, 13, 7], **banned), ask([8, 9], **banned)])
@@ -192,8 +192,8 @@ def test_a_draft_model_that_fails_for_one_prompt_is_off_for_that_alone() -> None
     assert [count.reasons.get("drafter_failed", 0) for count in counts] == [0, 1, 0]
     assert counts[1].drafted == 0
     assert min(counts[0].accepted, counts[2].accepted) > 0
-    drafter._pool.check()
-    assert drafter._pool.available == drafter._pool.num_blocks
+    drafter._reader._pool.check()
+    assert drafter._reader._pool.available == drafter._reader._pool.num_blocks
 
 
 def test_a_draft_that_finds_no_blocks_is_not_verified() -> None:

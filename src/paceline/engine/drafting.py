@@ -28,7 +28,7 @@ def size(seq: LiveSequence, draft: Draft) -> float:
 
 
 class DraftDesk:
-    """Fills each sequence's tree from its drafters, in order, until there is enough of value in it.
+    """Fills each sequence's tree from its drafters, in order.
 
     What a drafter raises ends its work for that sequence alone; what it returns is cleaned before anyone sees it.
     """
@@ -60,7 +60,7 @@ class DraftDesk:
     def propose(self, seqs: Sequence[LiveSequence], limits: Sequence[Limit], value: Value = size) -> list[Draft]:
         """Return one tree for each sequence, of all that its drafters guessed, and note why where it is empty.
 
-        A drafter is asked unless those before it had enough of value.
+        A drafter whose guesses cost time is not asked where those before it had enough of value.
         """
         self.spent = {}
         drafts = [EMPTY] * len(seqs)
@@ -68,7 +68,8 @@ class DraftDesk:
         most = [self._most(seq, limit) for seq, limit in zip(seqs, limits, strict=True)]
         for name, drafter in self.drafters.items():
             mine = [min(n, limit.by_drafter.get(name, n)) for n, limit in zip(most, limits, strict=True)]
-            asked = [i for i, seq in enumerate(seqs) if mine[i] and worth[i] <= limits[i].enough and _wants(seq, name)]
+            asked = [i for i, seq in enumerate(seqs) if mine[i] and _wants(seq, name)]
+            asked = [i for i in asked if name not in limits[i].by_drafter or worth[i] <= limits[i].enough]
             found = self._timed(name, drafter, [seqs[i] for i in asked], [mine[i] for i in asked])
             for i, draft in zip(asked, found, strict=True):
                 if clean := self._clean(draft, seqs[i], mine[i]):

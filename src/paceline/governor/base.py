@@ -65,7 +65,7 @@ class Limit:
     by_drafter: Mapping[str, int] = field(default_factory=dict)
     """Lower limits of drafters whose guesses cost time."""
     enough: float = 0.0
-    """A draft of more value than this leaves the drafters after it unasked."""
+    """Where the others' guesses have more value than this, the drafters in `by_drafter` are not asked."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
