@@ -5,8 +5,8 @@
 
 The model is to rename a function in `edit/parcels.py`, where its name stands six times, and to print the whole file.
 Each round decodes plainly and with the file as prediction, the next round in the other order, so that a machine that
-slows down slows both. The ratio is plain time over speculative time for the same tokens; its interval is a bootstrap
-over rounds. Only drafters that remember nothing of earlier rounds take part, unless others are named.
+slows down slows both. The ratio is plain time over speculative time a token; its interval is a bootstrap over rounds.
+Only drafters that remember nothing of earlier rounds take part, unless others are named.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from paceline.drafters.prediction import counted
 FILE = Path(__file__).with_name("edit") / "parcels.py"
 OLD, NEW = "billable_weight", "chargeable_weight"
 PROMPT = (
-    f"Rename the function `{OLD}` to `{NEW}` everywhere in this file. Change nothing else. "
-    "Answer with the whole file, nothing before it and nothing after it.\n\n"
+    f"Rename the function `{OLD}` to `{NEW}` everywhere: it stands in six places, change all six. Print the whole file."
 )
 MODES = ("plain", "speculative")
 
@@ -57,7 +56,7 @@ def main() -> None:
     rounds = []
     for i in range(given.repeat):
         print(f"\rround {i + 1} of {given.repeat}", end="", file=sys.stderr, flush=True)
-        rounds.append(measure(llm, source, MODES if i % 2 == 0 else MODES[::-1], given.max_tokens))
+        rounds.append(measure(llm, source, MODES if i % 2 == 0 else MODES[::-1], given))
     print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
     result = summarise(rounds, source) | {"provenance": provenance(given)}
     show(result)
@@ -71,6 +70,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", default="demo")
     parser.add_argument("--drafters", type=lambda names: tuple(names.split(",")), default=("prediction", "lookup"))
     parser.add_argument("--max-tokens", type=int, default=1600)
+    parser.add_argument("--plain-tokens", type=int, help="decode only so many plainly, where a whole file takes long")
     parser.add_argument("--max-draft", type=int, default=16)
     parser.add_argument("--repeat", type=int, default=2, help="rounds; each decodes the answer once in both ways")
     parser.add_argument("--json", type=Path)
@@ -78,17 +78,18 @@ def arguments() -> argparse.Namespace:
 
 
 def decode(llm: LLM, source: str, mode: str, max_tokens: int) -> Completion:
-    prompt = llm.chat_prompt([{"role": "user", "content": f"{PROMPT}```python\n{source}```"}])
+    prompt = llm.chat_prompt([{"role": "user", "content": f"```python\n{source}```\n\n{PROMPT}"}])
     sampling = SamplingParams(max_tokens=max_tokens)
     if mode == "plain":
         return llm.generate(prompt, sampling, SpeculationParams(mode="off"))[0]
     return llm.generate(prompt, sampling, prediction=source)[0]
 
 
-def measure(llm: LLM, source: str, order: tuple[str, ...], max_tokens: int) -> Round:
+def measure(llm: LLM, source: str, order: tuple[str, ...], given: argparse.Namespace) -> Round:
     found = Round()
     for mode in order:
-        done = found.done[mode] = decode(llm, source, mode, max_tokens)
+        most = given.plain_tokens if mode == "plain" else None
+        done = found.done[mode] = decode(llm, source, mode, most or given.max_tokens)
         found.seconds[mode] = done.timings.decode_ms / 1e3 / max(1, len(done.token_ids) - 1)
     return found
 
@@ -106,7 +107,8 @@ def summarise(rounds: list[Round], source: str) -> dict[str, Any]:
         "tokens_per_s": {mode: 1 / statistics.median(found.seconds[mode] for found in rounds) for mode in MODES},
         "tokens": len(last.token_ids),
         "finish_reason": last.finish_reason,
-        "text_identical": all(f.done["plain"].token_ids == f.done["speculative"].token_ids for f in rounds),
+        "tokens_compared": sum(len(found.done["plain"].token_ids) for found in rounds),
+        "text_identical": all(is_same(found.done["plain"], found.done["speculative"]) for found in rounds),
         "renamed": last.text.count(NEW),
         "is_the_edit": source.replace(OLD, NEW).strip() in last.text,
         "counted": counted(report),
@@ -117,6 +119,12 @@ def summarise(rounds: list[Round], source: str) -> dict[str, Any]:
         "a_step_ms": {part: getattr(report, part) / report.steps for part in ("draft_ms", "verify_ms", "other_ms")},
         "reasons": {str(code): count for code, count in report.reasons.items()},
     }
+
+
+def is_same(plain: Completion, speculative: Completion) -> bool:
+    """Whether the tokens agree as far as plain decoding went."""
+    whole = plain.finish_reason == "stop"
+    return plain.token_ids == speculative.token_ids[: None if whole else len(plain.token_ids)]
 
 
 def provenance(given: argparse.Namespace) -> dict[str, Any]:
@@ -136,7 +144,8 @@ def show(result: dict[str, Any]) -> None:
     speed, tokens, ms = result["tokens_per_s"], result["counted"], result["a_step_ms"]
     print(f"plain {speed['plain']:.1f} tokens/s, with the file as prediction {speed['speculative']:.1f}")
     print(f"ratio {result['ratio']:.2f} ({result['low']:.2f} – {result['high']:.2f}), {len(result['rounds'])} rounds")
-    print(f"same text, token for token: {'yes' if result['text_identical'] else 'NO'}")
+    same = "yes" if result["text_identical"] else "NO"
+    print(f"same text, token for token: {same}, {result['tokens_compared']} tokens compared")
     print(
         f"{result['tokens']} tokens ({result['finish_reason']}), {result['renamed']} times the new name, "
         f"the file as it should be: {'yes' if result['is_the_edit'] else 'no'}"
