@@ -99,7 +99,7 @@ def test_a_part_of_a_prompt_says_nothing() -> None:
     assert len(drafter) == 0
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=30), st.integers(1, 6))
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=6, max_size=20), st.integers(1, 3))
 @examples(100)
 def test_the_latest_counts_and_the_oldest_goes(pairs: list[tuple[int, int]], most: int) -> None:
     drafter, expected = Recycle(tokens=most), {}

@@ -116,7 +116,12 @@ Machine.TestCase.settings = examples(60)
 TestMachine = Machine.TestCase
 
 
-@given(st.lists(st.tuples(TOKENS, st.booleans(), st.integers(-1, 6))), st.integers(1, 20), TOKENS, st.integers(1, 4))
+@given(
+    st.lists(st.tuples(TOKENS, st.booleans(), st.integers(-1, 6)), min_size=1),
+    st.integers(1, 20),
+    TOKENS,
+    st.integers(1, 4),
+)
 @examples(150)
 def test_places_of_a_text_that_grows_and_shrinks(
     changes: list[tuple[list[int], bool, int]], bound: int, tail: list[int], most: int
