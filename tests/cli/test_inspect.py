@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from paceline.engine import memory
+from tests.heads import EAGLE3, MEDUSA, make, published, write
 
 PAIR = ("inspect", "--model", "toy:llama", "--draft", "toy:llama-draft")
 OTHER = ("inspect", "--model", "toy:llama", "--draft", "demo")
@@ -83,6 +85,39 @@ def test_a_drafter_with_other_tokens_is_code_1_and_shows_them(run):
     assert found["vocabulary"]["kind"] == "different"
     assert found["vocabulary"]["first"][0] == {"token_id": 0, "target": "!", "drafter": "<|endoftext|>"}
     assert found["drafters"]["used"] == ["lookup"]
+
+
+def heads(path, config):
+    return str(write(path / config.kind, *published(make(config))))
+
+
+def test_heads_that_fit(run, tmp_path):
+    config = replace(EAGLE3, layout="speculators", width=64, target_width=64, vocab_size=259, draft_vocab_size=99)
+    directory = heads(tmp_path, replace(config, taps=(0, 1)))
+    result = run("inspect", "--model", "toy:gemma", "--heads", directory)
+    assert (result.code, result.err) == (0, "")
+    shown = " ".join(result.out.split())
+    for part in ("EAGLE-3, in the layout of speculators", "yes: 64 wide, 259 tokens", "after layers 0, 1", "99 of"):
+        assert part in shown
+    found = run("inspect", "--model", "toy:gemma", "--heads", directory, "--json").json
+    assert found["heads"]["kind"] == "eagle3"
+    assert found["heads"]["taps"] == [0, 1]
+    assert found["drafters"]["used"][-1] == "heads"
+    bare = run("inspect", "--model", "toy:gemma", "--json").json
+    assert bare["heads"] is None and "heads" not in bare["drafters"]["used"]
+    for name in ("draft_weights_bytes", "draft_kv_bytes", "logits_bytes"):
+        assert found["memory"][name] > bare["memory"][name]
+
+
+def test_heads_that_do_not_fit_are_code_1_and_say_why(run, tmp_path):
+    directory = heads(tmp_path, MEDUSA)
+    result = run("inspect", "--model", "toy:llama", "--heads", directory)
+    assert result.code == 1
+    assert "heads for a target of width 20, and toy:llama is 64 wide" in " ".join(result.out.split())
+    found = run("inspect", "--model", "toy:llama", "--heads", directory, "--drafters", "lookup,heads", "--json").json
+    assert (found["usable"], found["heads"], found["drafters"]["used"]) == (False, None, ["lookup"])
+    [problem] = found["problems"]
+    assert problem.startswith(directory)
 
 
 def test_a_toy_that_is_a_formula(run):

@@ -34,16 +34,18 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "has_model", "expected"),
+    ("names", "has_model", "has_heads", "expected"),
     [
-        (None, False, tuple(name for name in registry.BUILT_IN if name != "model")),
-        (None, True, tuple(registry.BUILT_IN)),
-        ((), True, ()),
-        (("model", "lookup", "model"), True, ("model", "lookup")),
+        (None, False, False, tuple(name for name in registry.BUILT_IN if name not in ("heads", "model"))),
+        (None, True, False, tuple(name for name in registry.BUILT_IN if name != "heads")),
+        (None, False, True, tuple(name for name in registry.BUILT_IN if name != "model")),
+        (None, True, True, ("prediction", "suffix", "lookup", "recycle", "heads", "model")),
+        ((), True, True, ()),
+        (("model", "lookup", "model"), True, False, ("model", "lookup")),
     ],
 )
-def test_choosing(names: tuple[str, ...] | None, has_model: bool, expected: tuple[str, ...]) -> None:
-    assert registry.choose(names, has_model) == expected
+def test_choosing(names: tuple[str, ...] | None, has_model: bool, has_heads: bool, expected: tuple[str, ...]) -> None:
+    assert registry.choose(names, has_model, has_heads) == expected
 
 
 def test_unknown_names() -> None:
@@ -65,6 +67,11 @@ def test_a_model_drafter_needs_a_model() -> None:
         registry.make(("model",), BARE)
     with_model = Surroundings(RUNNER.info, DraftModel(RUNNER, Pool(4, 8, RUNNER.move)))
     assert isinstance(registry.make(("model",), with_model)["model"], ModelDrafter)
+
+
+def test_draft_heads_need_a_directory() -> None:
+    with pytest.raises(OptionError, match="name their directory with --heads"):
+        registry.make(("heads",), BARE)
 
 
 def test_frequent_tokens() -> None:

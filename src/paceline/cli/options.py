@@ -32,14 +32,16 @@ class ModelFlags:
     drafters: Annotated[
         Text, _option("--drafters", "Names with commas between (lookup,model), auto [default] or none.", "NAMES")
     ] = None
-    heads: Annotated[Text, _option("--heads", "Directory of draft heads.", "DIR")] = None
+    heads: Annotated[
+        Text, _option("--heads", "Directory of draft heads (EAGLE-3, Medusa) that were trained for the model.", "DIR")
+    ] = None
     max_draft: Annotated[Text, _option("--max-draft", "Most drafted tokens a step, 0 to 64.", "N")] = None
     runner: Annotated[Text, _option("--runner", "auto [default], openvino or torch.", "NAME")] = None
     weights: Annotated[
         Text, _option("--weights", "int4, int8, bf16 or fp32 [default: int8 for small models, else int4].", "FORM")
     ] = None
     draft_weights: Annotated[
-        Text, _option("--draft-weights", "The same for the draft model [default: int4].", "FORM")
+        Text, _option("--draft-weights", "The same for the draft model [default: int4] and for heads [int8].", "FORM")
     ] = None
     numerics: Annotated[
         Text,
@@ -59,16 +61,16 @@ class ModelFlags:
         """
         from paceline.engine.options import Options
 
-        if self.heads is not None:
-            raise OptionError(f"heads is {self.heads!r}; this version cannot use draft heads yet; leave --heads out")
         named = self.drafter_names()
-        if self.draft is not None and named is not None and "model" not in named and self.speculates:
-            raise OptionError(
-                f"draft is {self.draft!r} and drafters is {self.drafters!r}, which does not use it; "
-                "add 'model' to --drafters or leave --draft out"
-            )
-        given: dict[str, Any] = {
+        for option, given, drafter in (("draft", self.draft, "model"), ("heads", self.heads, "heads")):
+            if given is not None and named is not None and drafter not in named and self.speculates:
+                raise OptionError(
+                    f"{option} is {given!r} and drafters is {self.drafters!r}, which does not use it; "
+                    f"add {drafter!r} to --drafters or leave --{option} out"
+                )
+        options: dict[str, Any] = {
             "draft": self.draft,
+            "heads": self.heads,
             "drafters": named,
             "max_draft": whole("max_draft", self.max_draft),
             "runner": self.runner,
@@ -79,7 +81,7 @@ class ModelFlags:
             "sequences": sequences,
             "device": self.device,
         }
-        asked = {name: value for name, value in given.items() if value is not None}
+        asked = {name: value for name, value in options.items() if value is not None}
         return Options(self.model, speculate=self.speculates, **asked)
 
     @property

@@ -9,10 +9,11 @@ from typing import Any
 from paceline import __version__
 from paceline.cli.account import draft_runner
 from paceline.drafters import registry
+from paceline.engine import heads
 from paceline.engine.build import Chosen, choose
 from paceline.engine.memory import mib
 from paceline.engine.options import Options
-from paceline.errors import VocabularyError
+from paceline.errors import ModelError, VocabularyError
 from paceline.models.cache import Progress
 from paceline.models.load import Model, load
 from paceline.models.source import resolve
@@ -26,6 +27,8 @@ class Survey:
     draft: Model | None
     vocabulary: Comparison | None
     """Of the pair; None without a draft model."""
+    misfit: str = ""
+    """Why the draft heads cannot be used; `chosen` is without them then."""
 
     @property
     def problems(self) -> list[str]:
@@ -33,6 +36,8 @@ class Survey:
         found = []
         if self.vocabulary is not None and self.vocabulary.kind == "different":
             found.append(f"the drafter's tokens are not the target's: {self.vocabulary.different} ids differ")
+        if self.misfit:
+            found.append(self.misfit)
         memory = self.chosen.memory
         if memory is not None and not memory.fits:
             found.append(f"about {mib(memory.total)} of memory are needed and {mib(memory.free)} are free")
@@ -56,16 +61,32 @@ def survey(options: Options, progress: Progress) -> Survey:
     Raises:
         ModelError, OptionError: a model cannot be read, or an option is wrong.
     """
+    options, misfit = _fitting(options, progress)
     try:
         chosen = choose(options, progress)
         draft = chosen.draft
     except VocabularyError:
         assert options.draft is not None
-        without = None if options.drafters is None else tuple(name for name in options.drafters if name != "model")
-        chosen = choose(replace(options, draft=None, drafters=without), progress)
+        chosen = choose(replace(options, draft=None, drafters=_without("model", options)), progress)
         draft = load(resolve(options.draft), progress)
     pair = compare(chosen.target.tokenizer, draft.tokenizer) if draft else None
-    return Survey(chosen, draft, pair)
+    return Survey(chosen, draft, pair, misfit)
+
+
+def _fitting(options: Options, progress: Progress) -> tuple[Options, str]:
+    """Return the options without heads that cannot be used, and why they cannot."""
+    if options.heads is None:
+        return options, ""
+    bare = choose(replace(options, heads=None, draft=None, drafters=()), progress)
+    try:
+        heads.read(options, bare.target, bare.runner)
+    except (ModelError, VocabularyError) as error:
+        return replace(options, heads=None, drafters=_without("heads", options)), str(error)
+    return options, ""
+
+
+def _without(drafter: str, options: Options) -> tuple[str, ...] | None:
+    return None if options.drafters is None else tuple(name for name in options.drafters if name != drafter)
 
 
 def why_runner(chosen: Chosen) -> str:
@@ -102,6 +123,7 @@ def as_json(found: Survey) -> dict[str, Any]:
     return {
         "model": model | {"runner_reason": why_runner(chosen), "can_rewind": rewinds},
         "draft_model": _draft(found),
+        "heads": _heads(chosen),
         "vocabulary": asdict(found.vocabulary) if found.vocabulary else None,
         "memory": _memory(chosen) if memory else None,
         "drafters": {"available": sorted(registry.known()), "used": list(chosen.drafters)},
@@ -118,6 +140,20 @@ def _draft(found: Survey) -> dict[str, Any] | None:
         return None
     context = draft.checkpoint.config.context if draft.checkpoint else None
     return _model(draft, draft_runner(draft), found.chosen.draft_weights, context)
+
+
+def _heads(chosen: Chosen) -> dict[str, Any] | None:
+    if chosen.heads is None:
+        return None
+    config = chosen.heads.config
+    return {
+        "directory": chosen.options.heads,
+        "kind": config.kind,
+        "layout": config.layout,
+        "taps": list(config.taps),
+        "draft_vocabulary": config.draft_vocab_size,
+        "parameters": config.parameters,
+    }
 
 
 def _model(model: Model, runner: str, weights: str, context: int | None) -> dict[str, Any]:

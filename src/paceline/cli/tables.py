@@ -13,6 +13,7 @@ from paceline.cli.survey import Survey, why_rewind, why_runner
 from paceline.drafters import registry
 from paceline.engine.build import Chosen
 from paceline.engine.memory import MemoryPlan, mib
+from paceline.models.heads import HeadsConfig
 from paceline.models.load import Model
 from paceline.models.vocabulary import Comparison
 
@@ -23,6 +24,8 @@ def tables(found: Survey) -> Iterator[RenderableType]:
     if found.draft is not None and found.vocabulary is not None:
         facts = [*_model(found.draft), *_drafting(found.draft, chosen, found.vocabulary)]
         yield _titled("draft model", _facts(facts))
+    if chosen.heads is not None:
+        yield _titled("heads", _facts(_heads(str(chosen.options.heads), chosen.heads.config)))
     yield _titled("drafters", _facts(_drafters(found)))
     yield _titled("memory", _unplanned(chosen) if chosen.memory is None else _plan(chosen, chosen.memory))
 
@@ -85,13 +88,32 @@ def _drafting(draft: Model, chosen: Chosen, pair: Comparison) -> list[tuple[str,
     return [*rows, ("vocabulary", shown)]
 
 
+def _heads(directory: str, config: HeadsConfig) -> list[tuple[str, str]]:
+    kind = "EAGLE-3" if config.kind == "eagle3" else f"Medusa, {config.count} tokens ahead"
+    taps = ", ".join(map(str, config.taps))
+    reads = f"the target's states after layers {taps}" if config.kind == "eagle3" else "the target's last state"
+    return [
+        ("name", directory),
+        ("kind", f"{kind}, in the layout of {config.layout}"),
+        ("fits", f"yes: {config.target_width} wide, {config.vocab_size:,} tokens"),
+        ("reads", reads),
+        ("parameters", f"{config.parameters:,}"),
+        ("vocabulary", f"drafts {config.draft_vocab_size:,} of the target's {config.vocab_size:,} tokens"),
+    ]
+
+
 def _spelled(token: str | None) -> str:
     return "nothing" if token is None else repr(token)
 
 
 def _drafters(found: Survey) -> list[tuple[str, str]]:
     there = sorted(registry.known())
-    without = "" if found.draft else " (model needs --draft)"
+    lacking = [
+        note
+        for note, there in (("model needs --draft", found.draft), ("heads needs --heads", found.chosen.heads))
+        if there is None
+    ]
+    without = f" ({', '.join(lacking)})" if lacking else ""
     return [("available", ", ".join(there) + without), ("used", ", ".join(found.chosen.drafters) or "none")]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.drafters.base import Drafter
+from paceline.drafters.heads import DraftHeads, drafter
 from paceline.drafters.history import History
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.model import ModelDrafter
@@ -49,6 +50,7 @@ class Surroundings:
     """Whether what one tenant's requests have said may draft for another's."""
     tokenizer: Tokenizer | None = None
     """The target's."""
+    heads: DraftHeads | None = None
 
 
 Factory = Callable[[Surroundings], Drafter]
@@ -77,11 +79,18 @@ def _model(given: Surroundings) -> Drafter:
     return ModelDrafter(model.runner, model.pool, model.vocabulary, given.least_survival, given.target, model.bridge)
 
 
+def _heads(given: Surroundings) -> Drafter:
+    if given.heads is None:
+        raise OptionError("drafters has 'heads', which needs draft heads; name their directory with --heads")
+    return drafter(given.heads, given.target, given.least_survival)
+
+
 BUILT_IN: dict[str, Factory] = {
     "prediction": _prediction,
     "suffix": _suffix,
     "lookup": _lookup,
     "recycle": _recycle,
+    "heads": _heads,
     "model": _model,
 }
 """In the order in which they are asked: the free ones first."""
@@ -93,18 +102,19 @@ def known() -> dict[str, Callable[[], Factory]]:
     return found | {name: lambda factory=factory: factory for name, factory in BUILT_IN.items()}
 
 
-def choose(names: Sequence[str] | None, has_model: bool) -> tuple[str, ...]:
+def choose(names: Sequence[str] | None, has_model: bool, has_heads: bool = False) -> tuple[str, ...]:
     """Return the drafters to use: those named, or for None ("auto") the built-in ones that can be had.
 
     Raises:
         OptionError: a name is unknown.
     """
     if names is None:
-        return tuple(name for name in BUILT_IN if name != "model" or has_model)
-    there = known()
+        there = {"model": has_model, "heads": has_heads}
+        return tuple(name for name in BUILT_IN if there.get(name, True))
+    allowed = known()
     for name in names:
-        if name not in there:
-            raise OptionError(f"drafters has {name!r}; allowed: {', '.join(sorted(there))}, or auto or none alone")
+        if name not in allowed:
+            raise OptionError(f"drafters has {name!r}; allowed: {', '.join(sorted(allowed))}, or auto or none alone")
     return tuple(dict.fromkeys(names))
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from paceline.drafters import registry
+from paceline.drafters.heads import DraftHeads
 from paceline.drafters.registry import DraftModel, Surroundings
 from paceline.drafters.trim import frequent
-from paceline.engine import memory
+from paceline.engine import heads, memory
 from paceline.engine.drafting import DraftDesk
 from paceline.engine.engine import Engine
 from paceline.engine.memory import MemoryPlan
@@ -22,6 +23,7 @@ from paceline.governor.costs import Costs, profile
 from paceline.models import cache, toy
 from paceline.models.bridge import Bridge, connect
 from paceline.models.cache import Progress
+from paceline.models.heads import Heads
 from paceline.models.load import Model, load
 from paceline.models.source import resolve
 from paceline.runners.base import Output, Runner, Span
@@ -47,6 +49,12 @@ class Chosen:
     """None for runners that plan their own."""
     bridge: Bridge | None = None
     """From the draft model's tokens to the target's."""
+    heads: Heads | None = None
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Layers of the target that a drafter reads."""
+        return self.heads.config.taps if self.heads is not None and "heads" in self.drafters else ()
 
 
 def choose(options: Options, progress: Progress = cache.silent) -> Chosen:
@@ -66,14 +74,17 @@ def choose(options: Options, progress: Progress = cache.silent) -> Chosen:
         weights = options.weights or "fp32"
     draft_weights = options.draft_weights or ("fp32" if is_toy else "int4")
     context = _context(options, config.context if config else 512)
-    named = registry.choose(options.drafters, draft is not None)
+    beside = heads.read(options, target, runner)
+    named = registry.choose(options.drafters, draft is not None, beside is not None)
     drafters = named if options.speculate else ()
     tokens = _kv_tokens(options, target, weights, context)
     plan = None
     if runner == "openvino" and config is not None:
-        beside = draft.checkpoint.config if draft and draft.checkpoint else None
-        plan = memory.plan(config, weights, tokens, options.prefill_rows, (beside, draft_weights) if beside else None)
-    return Chosen(options, target, draft, runner, weights, draft_weights, context, tokens, drafters, plan, bridge)
+        pair = (draft.checkpoint.config, draft_weights) if draft and draft.checkpoint else None
+        extra = (beside.config, heads.precision(options, is_toy)) if beside else None
+        plan = memory.plan(config, weights, tokens, options.prefill_rows, pair, extra)
+    sizes = (weights, draft_weights, context, tokens)
+    return Chosen(options, target, draft, runner, *sizes, drafters, plan, bridge, beside)
 
 
 def build(chosen: Chosen, progress: Progress = cache.silent) -> Engine:
@@ -89,11 +100,16 @@ def build(chosen: Chosen, progress: Progress = cache.silent) -> Engine:
     context = min(chosen.context, runner.info.context)
     pool = _pool(runner, chosen.kv_tokens, options.prefix_cache)
     draft = _draft_model(chosen, progress) if "model" in chosen.drafters else None
+    beside = _heads(chosen, runner) if "heads" in chosen.drafters else None
     costs = _measure(runner, chosen.kv_tokens, progress)
     if draft is not None:
         costs.draft_s["model"] = _measure(draft.runner, chosen.kv_tokens, progress, most_rows=1).forward(1)
+    if beside is not None:
+        costs.draft_s["heads"] = heads.seconds(beside)
     governor = Adaptive(options.max_draft, costs, chosen.drafters)
-    surroundings = Surroundings(runner.info, draft, governor.least_survival, options.share_history, target.tokenizer)
+    surroundings = Surroundings(
+        runner.info, draft, governor.least_survival, options.share_history, target.tokenizer, beside
+    )
     desk = DraftDesk(registry.make(chosen.drafters, surroundings), runner.info)
     return Engine(
         target=runner,
@@ -104,6 +120,7 @@ def build(chosen: Chosen, progress: Progress = cache.silent) -> Engine:
         text=lambda request: TextStream(target.tokenizer, request),
         eos_ids=target.eos_ids,
         context=context,
+        taps=chosen.taps,
     )
 
 
@@ -152,7 +169,8 @@ def _load_runner(chosen: Chosen, progress: Progress) -> Runner:
     assert target.checkpoint is not None
     from paceline.runners.openvino.runner import OpenVINORunner
 
-    return OpenVINORunner(target.checkpoint, chosen.weights, chosen.options.numerics, progress=progress)
+    numerics = chosen.options.numerics
+    return OpenVINORunner(target.checkpoint, chosen.weights, numerics, taps=chosen.taps, progress=progress)
 
 
 def _load_torch(chosen: Chosen) -> Runner:
@@ -177,6 +195,14 @@ def _draft_model(chosen: Chosen, progress: Progress) -> DraftModel:
         vocabulary = frequent(draft.tokenizer, size, draft.eos_ids) if size else None
         runner = OpenVINORunner(draft.checkpoint, chosen.draft_weights, "fast", vocabulary, progress=progress)
     return DraftModel(runner, _pool(runner, chosen.kv_tokens, options.prefix_cache), vocabulary, chosen.bridge)
+
+
+def _heads(chosen: Chosen, runner: Runner) -> DraftHeads:
+    if chosen.heads is None:
+        raise OptionError("drafters has 'heads', which needs draft heads; name their directory with --heads")
+    options = chosen.options
+    weights = heads.precision(options, chosen.target.source.kind == "toy")
+    return heads.load(chosen.heads, runner, weights, chosen.kv_tokens, options.prefix_cache)
 
 
 def _measure(runner: Runner, kv_tokens: int, progress: Progress, most_rows: int = 64) -> Costs:

@@ -24,6 +24,8 @@ class Options:
 
     model: str
     draft: str | None = None
+    heads: str | None = None
+    """Directory of draft heads that were trained for the model."""
     drafters: tuple[str, ...] | None = None
     """None is auto: all that can be had."""
     max_draft: int = 16
@@ -33,7 +35,7 @@ class Options:
     weights: Precision | None = None
     """None: int8 below 400 million weights, else int4; fp32 for toys."""
     draft_weights: Precision | None = None
-    """None: int4; fp32 for toys."""
+    """Of the draft model, and of heads on the openvino runner. None: int4, and int8 for heads; fp32 for toys."""
     draft_vocabulary: int | None = 32768
     """Tokens that the draft model's head is cut to, most frequent first; None leaves it whole."""
     numerics: Numerics = "invariant"

@@ -7,6 +7,7 @@ medusa  several small residual networks on the target's last hidden state, one f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -90,6 +91,11 @@ class HeadsConfig:
                 f"the heads have {self.heads} attention heads of {self.head_dim} over {self.kv_heads} key-value heads; "
                 "the second number must be even, the third divide the first"
             )
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights."""
+        return sum(math.prod(shape) for shape in self.tensor_shapes().values())
 
     def tensor_shapes(self) -> Shapes:
         """Return every tensor's name and shape; matrices are [out, in]."""
