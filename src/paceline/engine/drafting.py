@@ -64,17 +64,17 @@ class DraftDesk:
         """
         self.spent = {}
         drafts = [EMPTY] * len(seqs)
-        worth = [0.0] * len(seqs)
         most = [self._most(seq, limit) for seq, limit in zip(seqs, limits, strict=True)]
         for name, drafter in self.drafters.items():
             mine = [min(n, limit.by_drafter.get(name, n)) for n, limit in zip(most, limits, strict=True)]
             asked = [i for i, seq in enumerate(seqs) if mine[i] and _wants(seq, name)]
-            asked = [i for i in asked if name not in limits[i].by_drafter or worth[i] <= limits[i].enough]
+            asked = [
+                i for i in asked if name not in limits[i].by_drafter or _wanting(seqs[i], drafts[i], limits[i], value)
+            ]
             found = self._timed(name, drafter, [seqs[i] for i in asked], [mine[i] for i in asked])
             for i, draft in zip(asked, found, strict=True):
                 if clean := self._clean(draft, seqs[i], mine[i]):
                     drafts[i] = mixed(drafts[i], clean)
-                    worth[i] = value(seqs[i], drafts[i])
         for i, seq in enumerate(seqs):
             if most[i] and not drafts[i]:
                 seq.tally.reasons[Reason.NOTHING_TO_DRAFT] += 1
@@ -147,6 +147,11 @@ def mixed(draft: Draft, more: Draft) -> Draft:
     if more.is_sampled or not draft:
         return more
     return draft if draft.is_sampled else tree.merge([draft, more])
+
+
+def _wanting(seq: LiveSequence, draft: Draft, limit: Limit, value: Value) -> bool:
+    """Whether a draft leaves something to be hoped for from a drafter that costs time."""
+    return not draft or value(seq, draft) <= limit.enough
 
 
 def _wants(seq: LiveSequence, drafter: str) -> bool:

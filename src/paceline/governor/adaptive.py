@@ -240,17 +240,24 @@ class Adaptive:
         """
         if not self.costs.known:
             return len(survivals), sum(survivals)
-        price, base = self._turn.price, self.costs.forward(rows)
+        price, base = self._turn.price, self._pass(rows)
         best, best_gain, tokens = 0, 0.0, 0.0
         for count, survival in enumerate(survivals, 1):
             tokens += survival
-            if (gain := tokens - (self.costs.forward(rows + count) - base) / price) > best_gain:
+            if (gain := tokens - (self._pass(rows + count) - base) / price) > best_gain:
                 best, best_gain = count, gain
         return best, best_gain
 
     def _row_tokens(self, rows: int, more: int) -> float:
         """Return how many tokens are worth the time of so many more rows."""
-        return (self.costs.forward(rows + more) - self.costs.forward(rows)) / self._turn.price
+        return (self._pass(rows + more) - self._pass(rows)) / self._turn.price
+
+    def _pass(self, rows: int) -> float:
+        """Return the seconds of a pass as they are in this step."""
+        times = self._turn.times
+        if rows not in times:
+            times[rows] = self.costs.forward(rows)
+        return times[rows]
 
     def _plain(self) -> float:
         plain = self.costs.plain_seconds(self._turn.sequences)

@@ -62,6 +62,8 @@ class Turn:
     """Why nothing is verified, but for requests that always speculate."""
     advanced: bool = False
     """Whether a drafter is to read much: one sequence a step, so that no more is at stake than one advance."""
+    times: dict[int, float] = field(default_factory=dict)
+    """Seconds of a pass by its rows, as far as they were asked for."""
     probing: set[str] = field(default_factory=set)
     depth: dict[str, int] = field(default_factory=dict)
     """Of each drafter's deepest draft."""
