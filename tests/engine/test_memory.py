@@ -54,7 +54,12 @@ def test_heads_count_as_drafts_do() -> None:
     alone = plan(TARGET, "int8", 4096, 256)
     both = plan(TARGET, "int8", 4096, 256, (TARGET, "int4"), (EAGLE, "int8"))
     assert both.draft_weights == weight_bytes(TARGET, "int4") + weight_bytes(EAGLE, "int8")
-    assert both.draft_kv == kv_bytes(TARGET, "int4", 4096) + kv_bytes(EAGLE, "int8", 4096)
+    unread = 2048 * 3 * 96 * 4
+    assert both.draft_kv == kv_bytes(TARGET, "int4", 4096) + kv_bytes(EAGLE, "int8", 4096) + unread
+    for sequences, most in ((2, 2), (3, 2), (8, 2)):  # no more than the KV pool holds tokens
+        more = plan(TARGET, "int8", 4096, 256, (TARGET, "int4"), (EAGLE, "int8"), sequences)
+        assert more.draft_kv == both.draft_kv + (most - 1) * unread
+    assert plan(TARGET, "int8", 4096, 256, heads=(MEDUSA, "int8"), sequences=8).draft_kv == 0
     assert (both.weights, both.kv) == (alone.weights, alone.kv)
     passes = [plan(TARGET, "int8", 4096, rows, heads=(MEDUSA, "int8")).logits for rows in (1, 256)]
     assert both.logits > alone.logits

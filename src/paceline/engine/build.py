@@ -82,7 +82,7 @@ def choose(options: Options, progress: Progress = cache.silent) -> Chosen:
     if runner == "openvino" and config is not None:
         pair = (draft.checkpoint.config, draft_weights) if draft and draft.checkpoint else None
         extra = (beside.config, heads.precision(options, is_toy)) if beside else None
-        plan = memory.plan(config, weights, tokens, options.prefill_rows, pair, extra)
+        plan = memory.plan(config, weights, tokens, options.prefill_rows, pair, extra, options.sequences)
     sizes = (weights, draft_weights, context, tokens)
     return Chosen(options, target, draft, runner, *sizes, drafters, plan, bridge, beside)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from paceline.drafters.features import MOST
 from paceline.errors import OutOfMemory
 from paceline.models.config import ModelConfig
 from paceline.models.heads import HeadsConfig
@@ -25,6 +26,7 @@ class MemoryPlan:
     draft_weights: int
     """Of a draft model and of draft heads."""
     draft_kv: int
+    """With the target's states that heads have not read yet."""
     logits: int
     """Logits and activations of the largest pass."""
     program: int
@@ -79,14 +81,16 @@ def plan(
     rows: int,
     draft: tuple[ModelConfig, Precision] | None = None,
     heads: tuple[HeadsConfig, Precision] | None = None,
+    sequences: int = 1,
 ) -> MemoryPlan:
-    """Plan for KV blocks of `tokens` tokens and passes of up to `rows` rows."""
+    """Plan for KV blocks of `tokens` tokens, passes of up to `rows` rows, and so many sequences at a time."""
     beside: list[tuple[ModelConfig | HeadsConfig, Precision]] = [d for d in (draft, heads) if d is not None]
     return MemoryPlan(
         weights=weight_bytes(config, weights),
         kv=kv_bytes(config, weights, tokens),
         draft_weights=sum(weight_bytes(*drafter) for drafter in beside),
-        draft_kv=sum(kv_bytes(*drafter, tokens) for drafter in beside),
+        draft_kv=sum(kv_bytes(*drafter, tokens) for drafter in beside)
+        + (_unread_bytes(heads[0], tokens, sequences) if heads else 0),
         logits=_pass_bytes(config, rows) + (_heads_pass_bytes(heads[0], rows) if heads else 0),
         program=PROGRAM,
         free=free_bytes(),
@@ -96,6 +100,13 @@ def plan(
 def _pass_bytes(config: ModelConfig, rows: int) -> int:
     width = config.width + config.ffn_width + config.heads * config.head_dim
     return 4 * rows * width * 4 + 4 * min(rows, 128) * config.vocab_size
+
+
+def _unread_bytes(config: HeadsConfig, tokens: int, sequences: int) -> int:
+    """Medusa heads need the newest position alone."""
+    if config.kind == "medusa":
+        return 0
+    return 4 * min(tokens, sequences * MOST) * len(config.taps) * config.target_width
 
 
 def _heads_pass_bytes(config: HeadsConfig, rows: int) -> int:
