@@ -9,7 +9,6 @@ from paceline.engine import memory
 from tests.heads import EAGLE3, MEDUSA, make, published, write
 
 PAIR = ("inspect", "--model", "toy:llama", "--draft", "toy:llama-draft")
-OTHER = ("inspect", "--model", "toy:llama", "--draft", "demo")
 
 
 @pytest.fixture(autouse=True)
@@ -74,17 +73,6 @@ def test_what_does_not_fit_is_code_1(run, monkeypatch):
     assert "not usable: about" in result.out
     found = run(*PAIR, "--json").json
     assert (found["usable"], found["memory"]["fits"]) == (False, False)
-
-
-def test_a_drafter_with_other_tokens_is_code_1_and_shows_them(run):
-    result = run(*OTHER)
-    assert result.code == 1
-    assert "different: 49,140 ids differ" in " ".join(result.out.split())
-    assert "'<|endoftext|>'" in result.out
-    found = run(*OTHER, "--json", "--drafters", "lookup,model").json
-    assert found["vocabulary"]["kind"] == "different"
-    assert found["vocabulary"]["first"][0] == {"token_id": 0, "target": "!", "drafter": "<|endoftext|>"}
-    assert found["drafters"]["used"] == ["lookup"]
 
 
 def heads(path, config):

@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from paceline.models.source import resolve
+from tests.models.tongues import save
 
 TOY = ("generate", "hello", "--model", "toy:ngram")
 LLAMA = {
@@ -150,10 +151,11 @@ class TestModels:
     def test_no_tokenizer(self, refused, tmp_path):
         assert "tokenizer.json" in refused("generate", "hello", "--model", str(tmp_path))
 
-    def test_a_drafter_with_other_tokens(self, refused):
-        line = refused("generate", "hello", "--model", "toy:llama", "--draft", "demo")
-        assert "the drafter's tokens are not the target's" in line
-        assert "'!' and '<|endoftext|>'" in line
+    def test_a_drafter_that_cannot_speak_to_the_target(self, refused, tmp_path):
+        mute = save("mute", tmp_path / "mute")
+        line = refused("generate", "hello", "--model", "toy:llama", "--draft", str(mute))
+        assert "the drafter cannot speak to the target" in line
+        assert "'!' and '<unk>'" in line
 
 
 class TestMachine:

@@ -13,10 +13,8 @@ from paceline.errors import VocabularyError
 from paceline.models import bridge as bridges
 from paceline.models.bridge import connect, runs, whole
 from paceline.models.sample import SAMPLE
-from paceline.models.tokenizer import Tokenizer
 from tests.core.strategies import examples
-from tests.models.test_gguf_tokenizer import piece_tables
-from tests.models.tongues import PIECES, bridge, tongue
+from tests.models.tongues import bridge, tongue
 
 NAMES = ("broad", "narrow", "plain", "pieces")
 WAYS = {
@@ -82,12 +80,7 @@ def test_columns_of_a_trimmed_or_padded_head_have_their_names() -> None:
 
 def test_a_drafter_without_the_letters_of_common_text_is_refused() -> None:
     """It has no bytes to spell them with, either."""
-    tables = piece_tables(PIECES)
-    tables["tokenizer.ggml.tokens"] = [
-        token if not token.startswith("<0x") else f"word{i}" for i, token in enumerate(tables["tokenizer.ggml.tokens"])
-    ]
-    tables["tokenizer.ggml.token_type"] = [2, 3, 3] + [1] * (len(tables["tokenizer.ggml.tokens"]) - 3)
-    mute = Tokenizer.from_gguf(tables)
+    mute = tongue("mute")
     for pair in ((tongue("broad"), mute), (mute, tongue("broad"))):
         with pytest.raises(VocabularyError, match="text does not come through both") as caught:
             connect(*pair)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import json
+from pathlib import Path
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
@@ -16,6 +18,7 @@ from tests.models.test_gguf_tokenizer import piece_tables
 LETTERS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+GGUF = "tokenizer.ggml"
 PIECES = [
     "▁",
     "▁t",
@@ -59,16 +62,33 @@ def trained(size: int, pattern: str | None, special: tuple[str, ...], bos: bool 
 
 @functools.cache
 def tongue(name: str) -> Tokenizer:
-    """broad and narrow share most of what they say, broad and plain little; pieces is SentencePiece, with BOS."""
+    """broad and narrow share most of what they say, broad and plain little; pieces is SentencePiece, with BOS; mute has
+    neither the bytes nor the letters of common text."""
     if name == "pieces":
-        more = {"tokenizer.ggml.add_bos_token": True}
+        more = {f"{GGUF}.add_bos_token": True}
         return Tokenizer.from_gguf(piece_tables(PIECES) | more)
+    if name == "mute":
+        tables = piece_tables(PIECES)
+        tokens = [f"word{i}" if token.startswith("<0x") else token for i, token in enumerate(tables[f"{GGUF}.tokens"])]
+        return Tokenizer.from_gguf(
+            tables | {f"{GGUF}.tokens": tokens, f"{GGUF}.token_type": [2, 3, 3] + [1] * (len(tokens) - 3)}
+        )
     made = {
         "broad": lambda: trained(420, None, ("<eos>", "<user>")),
         "narrow": lambda: trained(415, LETTERS, ("<end>", "<user>")),
         "plain": lambda: trained(262, None, ("<stop>", "<user>", "<only>")),
     }
     return made[name]()
+
+
+def save(name: str, directory: Path) -> Path:
+    """Write a model directory that has this tokenizer, and an architecture that nobody knows."""
+    directory.mkdir()
+    backend, roles = tongue(name)._backend, tongue(name).special_tokens
+    backend.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").write_text(json.dumps(dict(roles)))
+    (directory / "config.json").write_text(json.dumps({"architectures": ["PigeonForCausalLM"]}))
+    return directory
 
 
 @functools.cache

@@ -23,21 +23,19 @@ from paceline.models.vocabulary import Comparison, compare
 @dataclass(frozen=True, slots=True, eq=False)
 class Survey:
     chosen: Chosen
-    """Without the draft model where it does not speak the target's tokens."""
+    """Without the draft model where it cannot speak to the target."""
     draft: Model | None
     vocabulary: Comparison | None
     """Of the pair; None without a draft model."""
+    refusal: str = ""
+    """Why the draft model cannot speak to the target."""
     misfit: str = ""
     """Why the draft heads cannot be used; `chosen` is without them then."""
 
     @property
     def problems(self) -> list[str]:
         """Why this would not run, or not as asked."""
-        found = []
-        if self.vocabulary is not None and self.vocabulary.kind == "different":
-            found.append(f"the drafter's tokens are not the target's: {self.vocabulary.different} ids differ")
-        if self.misfit:
-            found.append(self.misfit)
+        found = [why for why in (self.refusal, self.misfit) if why]
         memory = self.chosen.memory
         if memory is not None and not memory.fits:
             found.append(f"about {mib(memory.total)} of memory are needed and {mib(memory.free)} are free")
@@ -64,13 +62,15 @@ def survey(options: Options, progress: Progress) -> Survey:
     options, misfit = _fitting(options, progress)
     try:
         chosen = choose(options, progress)
-        draft = chosen.draft
-    except VocabularyError:
+        draft, refusal = chosen.draft, ""
+    except VocabularyError as error:
         assert options.draft is not None
         chosen = choose(replace(options, draft=None, drafters=_without("model", options)), progress)
-        draft = load(resolve(options.draft), progress)
-    pair = compare(chosen.target.tokenizer, draft.tokenizer) if draft else None
-    return Survey(chosen, draft, pair, misfit)
+        draft, refusal = load(resolve(options.draft), progress), str(error)
+    pair = chosen.bridge.comparison if chosen.bridge else None
+    if draft is not None and pair is None:
+        pair = compare(chosen.target.tokenizer, draft.tokenizer)
+    return Survey(chosen, draft, pair, refusal, misfit)
 
 
 def _fitting(options: Options, progress: Progress) -> tuple[Options, str]:
@@ -124,7 +124,7 @@ def as_json(found: Survey) -> dict[str, Any]:
         "model": model | {"runner_reason": why_runner(chosen), "can_rewind": rewinds},
         "draft_model": _draft(found),
         "heads": _heads(chosen),
-        "vocabulary": asdict(found.vocabulary) if found.vocabulary else None,
+        "vocabulary": _vocabulary(found),
         "memory": _memory(chosen) if memory else None,
         "drafters": {"available": sorted(registry.known()), "used": list(chosen.drafters)},
         "usable": not found.problems,
@@ -140,6 +140,16 @@ def _draft(found: Survey) -> dict[str, Any] | None:
         return None
     context = draft.checkpoint.config.context if draft.checkpoint else None
     return _model(draft, draft_runner(draft), found.chosen.draft_weights, context)
+
+
+def _vocabulary(found: Survey) -> dict[str, Any] | None:
+    if found.vocabulary is None:
+        return None
+    pair, bridge = asdict(found.vocabulary), found.chosen.bridge
+    if bridge is None:
+        return pair | {"way": None, "reason": found.refusal}
+    shares = {"target": bridge.target_share, "drafter": bridge.drafter_share}
+    return pair | {"way": bridge.way, "reason": bridge.reason, "shared": bridge.shared, "shares": shares}
 
 
 def _heads(chosen: Chosen) -> dict[str, Any] | None:

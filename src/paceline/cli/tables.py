@@ -13,6 +13,7 @@ from paceline.cli.survey import Survey, why_rewind, why_runner
 from paceline.drafters import registry
 from paceline.engine.build import Chosen
 from paceline.engine.memory import MemoryPlan, mib
+from paceline.models.bridge import Bridge
 from paceline.models.heads import HeadsConfig
 from paceline.models.load import Model
 from paceline.models.vocabulary import Comparison
@@ -85,7 +86,13 @@ def _drafting(draft: Model, chosen: Chosen, pair: Comparison) -> list[tuple[str,
         return [*rows, ("vocabulary", f"native: the same tokens ({sizes})")]
     first = "; ".join(f"{d.token_id}: {_spelled(d.target)}, {_spelled(d.drafter)}" for d in pair.first)
     shown = f"different: {pair.different:,} ids differ ({sizes}); first, target's and drafter's: {first}"
-    return [*rows, ("vocabulary", shown)]
+    return [*rows, ("vocabulary", shown), *([("drafts", _way(chosen.bridge))] if chosen.bridge else [])]
+
+
+def _way(bridge: Bridge) -> str:
+    if bridge.way == "intersection":
+        return f"tokens that both have, {bridge.shared:,} (TLI): {bridge.reason}"
+    return f"text, put into the target's tokens (SLEM): {bridge.reason}"
 
 
 def _heads(directory: str, config: HeadsConfig) -> list[tuple[str, str]]:
