@@ -197,7 +197,10 @@ LAYER = published(make(SPECULATORS))[0]["transformer_layer_config"]
         ({"transformer_layer_config": LAYER | {"model_type": "qwen3"}}, "kind 'qwen3'; allowed: 'llama'"),
         ({"transformer_layer_config": LAYER | {"hidden_act": "gelu_new"}}, "activation gelu_new"),
         ({"transformer_layer_config": LAYER | {"layer_types": ["sliding_attention"]}}, "a window over attention"),
-        ({"transformer_layer_config": LAYER | {"rope_scaling": {"rope_type": "yarn", "factor": 2}}}, "yarn"),
+        (
+            {"transformer_layer_config": LAYER | {"rope_scaling": {"rope_type": "yarn"}}},
+            "kind yarn; .* give other heads",
+        ),
         ({"transformer_layer_config": LAYER | {"num_key_value_heads": 3}}, "do not divide"),
         ({"transformer_layer_config": LAYER | {"hidden_size": -4}}, "hidden_size is -4"),
         ({"logit_scale": 0.5}, "logit_scale 0.5"),

@@ -141,12 +141,19 @@ class _Keys:
             raise self.unsupported(f"logit_scale {scale} or parallel_drafting {parallel}", "neither")
         if self.either("use_aux_hidden_state") is False:
             raise self.unsupported("use_aux_hidden_state false", "heads on several layers of the target")
-        found = hf_config.translate(self.path, layer | {"architectures": ["LlamaForCausalLM"]}, {})
+        found = self._translated(layer | {"architectures": ["LlamaForCausalLM"]})
         if found.layers != 1:
             raise self.unsupported(f"{found.layers} layers", "heads of one layer")
         if found.activation != "silu":
             raise self.unsupported(f"the activation {layer['hidden_act']}", "silu")
         return found
+
+    def _translated(self, layer: Mapping[str, Any]) -> ModelConfig:
+        try:
+            return hf_config.translate(self.path, layer, {})
+        except UnsupportedModel as error:  # its advice, another runner, is no help to heads
+            what = str(error).partition("asks for ")[2].partition(", which ")[0]
+            raise self.unsupported(what, "what a plain Llama layer has") from None
 
     def _refuse_windows(self, layer: Mapping[str, Any]) -> None:
         kinds = layer.get("layer_types") or []
