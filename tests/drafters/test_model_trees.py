@@ -15,7 +15,7 @@ from paceline.core.noise import Stream, gumbel, stream_key
 from paceline.core.sampling import law
 from paceline.core.tree import Draft
 from paceline.core.types import ROOT, Rule, SamplingParams
-from paceline.drafters.beam import SLIGHT, WIDTH
+from paceline.drafters.beam import ROWS, SLIGHT, WIDTH
 from paceline.drafters.grow import Growth
 from paceline.drafters.guesses import APART
 from paceline.drafters.model import ModelDrafter
@@ -200,7 +200,7 @@ def test_a_pass_runs_only_what_the_growing_nodes_follow() -> None:
     assert runner.passes[0] == [3]
     assert runner.passes[1][0] <= WIDTH
     for level, (rows,) in enumerate(runner.passes[1:], 1):
-        assert rows <= (WIDTH + 1) * level
+        assert rows <= max(min(ROWS, (WIDTH + 1) * level), level)
     assert any(rows > 1 for (rows,) in runner.passes[1:])
 
 

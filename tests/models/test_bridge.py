@@ -48,7 +48,7 @@ def test_names_mean_the_same_and_none_is_given_twice(target: str, drafter: str) 
     for mine, other in named:
         if theirs.is_special(mine):
             assert ours.is_special(other)
-            assert found.specials[other] == mine
+            assert found.way == "native" or found.specials[other] == mine
         else:
             assert theirs.token_bytes(mine) == ours.token_bytes(other) != b""
     sayable = {ours.token_bytes(i) for i in range(len(ours.vocabulary)) if not ours.is_special(i)}

@@ -17,6 +17,8 @@ from paceline.drafters.shaped import Head
 
 WIDTH = 3
 """Branches that grow at a time."""
+ROWS = 8
+"""Most rows of a pass, unless the chain alone takes more: a pass of a small model costs about the same up to there."""
 SLIGHT = 0.05
 """A second guess less likely than this is not worth its place: where the drafter is sure, there is one branch."""
 
@@ -87,9 +89,21 @@ class Beam:
         nodes = [node for node in self._growth.next_level(self._width) if survival[node] > bar]
         tip = self._chain[-1]
         if nodes and tip not in nodes and survival[tip] >= least:
-            nodes = sorted([*nodes, tip])
+            nodes.append(tip)
+        nodes = self._affordable(sorted(nodes, key=lambda node: (node != tip, -survival[node])))
         worth = sum(survival[node] for node in nodes)
         return self._level(nodes) if nodes and worth >= least else None
+
+    def _affordable(self, nodes: Sequence[int]) -> list[int]:
+        """Return of these nodes, best first, the ones whose rows fit a pass, ascending."""
+        rows: set[int] = set()
+        chosen: list[int] = []
+        for node in nodes:
+            more = rows.union(self._path(node)[self._kept :])
+            if not chosen or len(more) <= ROWS:
+                rows = more
+                chosen.append(node)
+        return sorted(chosen)
 
     def _level(self, nodes: list[int]) -> Level:
         growth = self._growth

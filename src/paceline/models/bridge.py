@@ -38,7 +38,7 @@ class Bridge:
     names: NDArray[np.int64]
     """[the drafter's ids], the target's token that means the same, or -1; no token is named twice."""
     specials: Mapping[int, int]
-    """The target's special tokens -> the drafter's that mean the same."""
+    """The target's special tokens -> the drafter's that mean the same; empty where all tokens are the same."""
     shared: int
     """Tokens that both have."""
     target_share: float
@@ -55,9 +55,9 @@ class Bridge:
 class Speller:
     """Spells bytes in a tokenizer's tokens, where they follow others and may be no whole text."""
 
-    def __init__(self, tokenizer: Tokenizer, meanings: Mapping[bytes, int]) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self._bytes = {byte: meanings[bytes([byte])] for byte in range(256) if bytes([byte]) in meanings}
+        self._bytes = _byte_ids(tokenizer)
         self.adds_space = self.bytes_of(tokenizer.encode("a")) == b" a"
         """Whether a blank is put before a text: one that is not in it."""
 
@@ -117,9 +117,12 @@ def connect(target: Tokenizer, drafter: Tokenizer) -> Bridge:
         VocabularyError: it cannot; too few tokens mean the same, and text does not come through both tokenizers whole.
     """
     comparison = compare(target, drafter)
-    ours, theirs = _meanings(target), _meanings(drafter)
-    spellers = Speller(target, ours), Speller(drafter, theirs)
-    names = _names(target, drafter, ours, theirs)
+    spellers = Speller(target), Speller(drafter)
+    if comparison.kind == "native":
+        names = np.arange(comparison.drafter_size, dtype=np.int64)
+        names[comparison.common :] = -1
+        return Bridge("native", "the same tokens", comparison, *spellers, names, {}, comparison.common, 1.0, 1.0)
+    names = _names(target, drafter)
     specials = {int(name): i for i, name in enumerate(names) if name >= 0 and drafter.is_special(i)}
     shares = _share(target, set(names.tolist())), _share(drafter, set(np.flatnonzero(names >= 0).tolist()))
     way, reason = _choose(comparison, shares, all(_keeps_text(speller) for speller in spellers))
@@ -132,8 +135,6 @@ def _share(tokenizer: Tokenizer, shared: set[int]) -> float:
 
 
 def _choose(comparison: Comparison, shares: tuple[float, float], keeps_text: bool) -> tuple[Way, str]:
-    if comparison.kind == "native":
-        return "native", "the same tokens"
     told = f"shared tokens make up {shares[0]:.0%} of common text for the target and {shares[1]:.0%} for the drafter"
     if min(shares) >= COVERED:
         return "intersection", f"{told}, and {COVERED:.0%} are enough"
@@ -166,12 +167,22 @@ def _spells_byte(tokenizer: Tokenizer, token: int) -> bool:
     return not tokenizer.byte_level and _BYTE.fullmatch(tokenizer.vocabulary[token] or "") is not None
 
 
-def _names(
-    target: Tokenizer, drafter: Tokenizer, ours: Mapping[bytes, int], theirs: Mapping[bytes, int]
-) -> NDArray[np.int64]:
+def _byte_ids(tokenizer: Tokenizer) -> dict[int, int]:
+    """Return each byte that has a token of its own -> that token."""
+    found: dict[int, int] = {}
+    for token, spelling in enumerate(tokenizer.vocabulary):
+        if spelling and (len(spelling) == 1 or _spells_byte(tokenizer, token)) and not tokenizer.is_special(token):
+            meaning = tokenizer.token_bytes(token)
+            if len(meaning) == 1:
+                found.setdefault(meaning[0], token)
+    return found
+
+
+def _names(target: Tokenizer, drafter: Tokenizer) -> NDArray[np.int64]:
     """Return the target's token for each of the drafter's: of equal bytes, of equal spelling or role if special."""
     names = np.full(len(drafter.vocabulary), -1, np.int64)
-    for meaning, token in theirs.items():
+    ours = _meanings(target)
+    for meaning, token in _meanings(drafter).items():
         names[token] = ours.get(meaning, -1)
     special = {target.vocabulary[i]: i for i in range(len(target.vocabulary)) if target.is_special(i)}
     for token, spelling in enumerate(drafter.vocabulary):
