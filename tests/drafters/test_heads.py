@@ -192,15 +192,15 @@ def test_what_was_given_up_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_gap_weakens_nobody_else() -> None:
-    """A sequence that starts behind a gap must not lend its rows to one that does not."""
+    """A sequence that starts behind a gap must not lend its rows, not even to a text that begins as its rows do."""
     rig, prompt = Rig(reuse=True), text(5, 14)
     gap = rig.life(prompt, first=4, id=1)
     [draft] = rig.propose([gap], [5])
     rig.check(gap, draft, 5)
-    whole = rig.life(prompt, id=2)
-    [draft] = rig.propose([whole], [5])
-    rig.check(whole, draft, 5)
-    rig.finish([gap, whole])
+    others = [rig.life(prompt, id=2), rig.life(prompt[4:], id=3)]
+    for life, draft in zip(others, rig.propose(others, [5, 5]), strict=True):
+        rig.check(life, draft, 5)
+    rig.finish([gap, *others])
 
 
 def test_what_the_targets_cache_skips_is_taken_from_the_heads_own() -> None:

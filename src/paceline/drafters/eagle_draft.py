@@ -17,7 +17,7 @@ from paceline.core.tree import Draft
 from paceline.core.types import ROOT
 from paceline.drafters.base import SequenceView
 from paceline.drafters.grow import Growth
-from paceline.drafters.guesses import best, draw, follows_target
+from paceline.drafters.guesses import best, draw
 from paceline.drafters.shaped import Head
 from paceline.runners.base import Span
 from paceline.runners.kv import Slot
@@ -57,11 +57,11 @@ class Chain:
         self._hidden = np.zeros((0, 0), np.float32)
 
     def take(self, logits: Floats, hidden: Floats) -> None:
-        token, sure, law = self._guess(logits[-1])
-        self._tokens.append(token)
-        self._confidence.append(sure)
-        self._laws.append(law)
-        self._survival *= sure
+        drawn = draw(self._head, logits[-1], self._seq, self._tokens)
+        self._tokens.append(drawn.token)
+        self._confidence.append(drawn.confidence)
+        self._laws.append(drawn.law)
+        self._survival *= drawn.confidence
         self._hidden = hidden[-1:]
 
     def next(self, least: float) -> tuple[Span, Floats] | None:
@@ -73,13 +73,6 @@ class Chain:
 
     def draft(self) -> Draft:
         return Draft.chain(self._tokens, NAME, self._confidence, self._laws)
-
-    def _guess(self, logits: Floats) -> tuple[int, float, Law | None]:
-        if follows_target(self._seq.rule):
-            [token], [sure] = best(self._head, logits, self._seq, self._tokens, 1)
-            return token, sure, None
-        drawn = draw(self._head, logits, self._seq, self._tokens)
-        return drawn.token, drawn.confidence, drawn.law
 
 
 class Tree:

@@ -26,7 +26,7 @@ class Drawn:
     law: Law | None
     """What it was drawn from, where the rule asks for it."""
     confidence: float
-    """Of the law, not of the token: who stops by it biases no rule."""
+    """Where there is a law, of it and not of the token: who stops by it biases no rule."""
 
 
 def draw(head: Head, logits: Logits, seq: SequenceView, drafted: Sequence[int]) -> Drawn:
@@ -34,11 +34,12 @@ def draw(head: Head, logits: Logits, seq: SequenceView, drafted: Sequence[int]) 
 
     With the target's noise under the coupled rule; with noise of its own, and the law kept, under ratio and block.
     """
-    q, start = head.law(logits, seq.shaping, _output(seq, drafted)), len(seq.tokens)
-    sure = _confidence(head.named(logits), seq.shaping.params.temperature)
     if follows_target(seq.rule):
-        return Drawn(q.draw(seq.noise.target(start + len(drafted))), None, sure)
-    return Drawn(q.draw(seq.noise.draft(start, len(drafted))), q, sure)
+        [token], [chance] = best(head, logits, seq, drafted, 1)
+        return Drawn(token, None, chance)
+    q = head.law(logits, seq.shaping, _output(seq, drafted))
+    token = q.draw(seq.noise.draft(len(seq.tokens), len(drafted)))
+    return Drawn(token, q, _confidence(head.named(logits), seq.shaping.params.temperature))
 
 
 def best(
