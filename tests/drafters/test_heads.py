@@ -216,6 +216,14 @@ def test_what_the_targets_cache_skips_is_taken_from_the_heads_own() -> None:
     rig.finish([second])
 
 
+def test_texts_that_differ_in_their_first_token_alone_share_nothing() -> None:
+    rig, rest = Rig(reuse=True), text(7, 13)
+    lives = [rig.life([first, *rest], id=first) for first in (1, 2)]
+    for life in lives:
+        rig.check(life, rig.propose([life], [4])[0], 4)
+    rig.finish(lives)
+
+
 def test_a_sequence_that_is_not_known_from_its_last_position_gets_no_draft() -> None:
     rig = Rig()
     life = Life(View([1, 2, 3, 4]), rig.drafter)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from paceline.errors import CorruptModel, MissingExtra, ModelError, ModelNotFound, UnsupportedModel, VocabularyError
+from paceline.errors import CorruptModel, ModelError, ModelNotFound, UnsupportedModel, VocabularyError
+from paceline.models import heads_config
 from paceline.models.config import RopeScaling
 from paceline.models.heads import Heads, HeadsConfig, TargetShape
 from paceline.models.heads_layouts import read_heads
-from paceline.runners.torch import pickled
 from tests.heads import EAGLE3, MEDUSA, TARGET, make, published, write
 
 SMALL = {"draft_vocab_size": 17, "own_embed": True}
@@ -57,35 +55,10 @@ def stored(directory: Path, case: str = "eagle3", form: str = "model.safetensors
     return write(directory, config, tensors, form)
 
 
-def pickle_name(case: str) -> str:
-    return "medusa_lm_head.pt" if case.startswith("medusa") else "pytorch_model.bin"
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_every_layout_is_read_back(case: str, tmp_path: Path) -> None:
     heads = make(CASES[case], seed=5)
     same(read_heads(write(tmp_path, *published(heads)), TARGET), heads)
-
-
-@pytest.mark.parametrize("case", ["eagle3-small", "speculators-small", "medusa"])
-def test_files_of_every_form(case: str, tmp_path: Path) -> None:
-    heads = make(CASES[case])
-    forms = ["model.safetensors", "sharded", pickle_name(case)]
-    if case == "medusa":
-        forms.append("medusa_lm_head.safetensors")
-    for form in forms:
-        same(read_heads(write(tmp_path / form, *published(heads), form), TARGET, pickled.read), heads)
-
-
-def test_halves_are_widened(tmp_path: Path) -> None:
-    config, tensors = published(make(EAGLE3))
-    halves = {name: values.astype(np.float16) for name, values in tensors.items()}
-    found = read_heads(write(tmp_path, config, halves), TARGET)
-    np.testing.assert_array_equal(found.tensors["fc"], halves["fc.weight"].astype(np.float32))
-    torch.save({n: torch.from_numpy(v).bfloat16() for n, v in tensors.items()}, tmp_path / "pytorch_model.bin")
-    (tmp_path / "model.safetensors").unlink()
-    found = read_heads(tmp_path, TARGET, pickled.read)
-    np.testing.assert_array_equal(found.tensors["fc"], torch.from_numpy(tensors["fc.weight"]).bfloat16().float())
 
 
 def test_taps_are_layers_after_which_the_target_is_read(tmp_path: Path) -> None:
@@ -97,6 +70,64 @@ def test_taps_are_layers_after_which_the_target_is_read(tmp_path: Path) -> None:
     outputs = stored(tmp_path / "outputs", eagle_config={"eagle_aux_hidden_state_layer_ids": [0, 10, 26]})
     assert read_heads(outputs, deep).config.taps == (0, 10, 26)
     assert read_heads(stored(tmp_path / "medusa", "medusa"), deep).config.taps == (28,)
+
+
+@pytest.mark.parametrize(
+    ("keys", "target", "expected"),
+    [
+        (  # yuhuili/EAGLE3-LLaMA3.1-Instruct-8B
+            {
+                "architectures": ["LlamaForCausalLM"],
+                "vocab_size": 128256,
+                "rms_norm_eps": 1e-05,
+                "bos_token_id": 128000,
+            },
+            TargetShape(4096, 128256, 32),
+            {"layout": "SafeAILab", "width": 4096, "head_dim": 128, "taps": (1, 15, 28), "rope_theta": 10000.0},
+        ),
+        (  # SpecForge's for Qwen3-32B
+            {"num_attention_heads": 64, "head_dim": 128, "hidden_size": 5120, "intermediate_size": 25600}
+            | {"rope_theta": 1000000, "rope_scaling": None, "sliding_window": None, "use_sliding_window": False}
+            | {"vocab_size": 151936, "max_window_layers": 64, "attention_bias": False, "rms_norm_eps": 1e-06},
+            TargetShape(5120, 151936, 64),
+            {
+                "layout": "SafeAILab",
+                "heads": 64,
+                "kv_heads": 8,
+                "taps": (1, 31, 60),
+                "rope_theta": 1e6,
+                "biases": set(),
+            },
+        ),
+        (  # SpecForge's for gpt-oss-120b
+            {"hidden_size": 2880, "intermediate_size": 17280, "num_attention_heads": 64, "head_dim": 64}
+            | {"vocab_size": 201088, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 17, 33]}},
+            TargetShape(2880, 201088, 36),
+            {"layout": "SafeAILab", "taps": (1, 17, 33), "norm_epsilon": 1e-6},
+        ),
+        (  # RedHatAI's speculators, older and newer: the layer in a section of its own, taps not named
+            {"speculators_model_type": "eagle3", "norm_before_residual": True, "eagle_aux_hidden_state_layer_ids": None}
+            | {
+                "transformer_layer_config": {
+                    "num_hidden_layers": 1,
+                    "num_key_value_heads": 8,
+                    "intermediate_size": 14336,
+                }
+            }
+            | {"target_hidden_size": None, "vocab_size": 7, "torch_dtype": "float32"},
+            TargetShape(4096, 32000, 36),
+            {"layout": "speculators", "taps": (1, 17, 32), "norm_before_residual": True, "heads": 32, "width": 4096},
+        ),
+    ],
+)
+def test_configs_as_they_are_published(keys: dict[str, Any], target: TargetShape, expected: dict[str, Any]) -> None:
+    common = {"model_type": "llama", "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336}
+    common |= {"num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 1}
+    common |= {"max_position_embeddings": 2048, "tie_word_embeddings": False, "draft_vocab_size": 32000}
+    found = heads_config.eagle3(Path("heads/config.json"), common | keys, target, False)
+    assert heads_config.layout(Path(), common | keys) == expected["layout"]
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert found.draft_vocab_size == 32000
 
 
 def test_all_stored_medusa_heads_are_taken(tmp_path: Path) -> None:
@@ -276,59 +307,6 @@ def test_no_heads_at_all(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(published(make(EAGLE3))[0]))
     with pytest.raises(ModelNotFound, match=r"holds no model\.safetensors and no pytorch_model\.bin"):
         read_heads(tmp_path, TARGET)
-
-
-def test_damaged_files(tmp_path: Path) -> None:
-    directory = stored(tmp_path)
-    whole = (directory / "model.safetensors").read_bytes()
-    for cut in (0, 7, 100, len(whole) - 1):
-        (directory / "model.safetensors").write_bytes(whole[:cut])
-        with pytest.raises(CorruptModel, match="truncated or not a safetensors file"):
-            read_heads(directory, TARGET)
-
-
-def test_a_pickle_needs_a_reader(tmp_path: Path) -> None:
-    directory = stored(tmp_path, "medusa", "medusa_lm_head.pt")
-    with pytest.raises(MissingExtra, match=r"only torch can read safely: pip install 'paceline\[torch\]'"):
-        read_heads(directory, TARGET)
-
-
-class _Attack:
-    def __reduce__(self) -> Any:
-        return (exec, ("raise SystemExit('a pickle ran')",))
-
-
-def test_a_pickle_runs_nothing(tmp_path: Path) -> None:
-    directory = stored(tmp_path, "medusa", "medusa_lm_head.pt")
-    path = directory / "medusa_lm_head.pt"
-    with pytest.raises(SystemExit, match="ran"):  # it would, if it were unpickled
-        pickle.loads(pickle.dumps(_Attack()))
-    for attack in (_Attack(), {"0.0.weight": _Attack()}):
-        torch.save(attack, path)
-        with pytest.raises(CorruptModel, match="cannot be read as tensors"):
-            read_heads(directory, TARGET, pickled.read)
-        path.write_bytes(pickle.dumps(attack))
-        with pytest.raises(CorruptModel, match="cannot be read as tensors"):
-            read_heads(directory, TARGET, pickled.read)
-
-
-def test_damaged_pickles(tmp_path: Path) -> None:
-    directory = stored(tmp_path, "medusa", "medusa_lm_head.pt")
-    path = directory / "medusa_lm_head.pt"
-    whole = path.read_bytes()
-    for cut in (0, 10, len(whole) // 2, len(whole) - 30):
-        path.write_bytes(whole[:cut])
-        with pytest.raises(CorruptModel, match="cannot be read as tensors"):
-            read_heads(directory, TARGET, pickled.read)
-    for other in ([torch.zeros(2)], {"a": 1}, {1: torch.zeros(2)}):
-        torch.save(other, path)
-        with pytest.raises(CorruptModel, match="something else than tensors by name"):
-            read_heads(directory, TARGET, pickled.read)
-    config, tensors = published(make(MEDUSA))
-    whole_numbers = {name: values.astype(np.int64) for name, values in tensors.items()}
-    found = read_heads(write(tmp_path / "ids", config, whole_numbers, "medusa_lm_head.pt"), TARGET, pickled.read)
-    with pytest.raises(CorruptModel, match="weights are floats"):
-        found.tensors["heads.0.out"]
 
 
 def test_records_refuse_impossible_sizes() -> None:
