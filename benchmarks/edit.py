@@ -107,6 +107,7 @@ def summarise(rounds: list[Round], source: str) -> dict[str, Any]:
         "tokens_per_s": {mode: 1 / statistics.median(found.seconds[mode] for found in rounds) for mode in MODES},
         "tokens": len(last.token_ids),
         "finish_reason": last.finish_reason,
+        "text": last.text,
         "tokens_compared": sum(len(found.done["plain"].token_ids) for found in rounds),
         "text_identical": all(is_same(found.done["plain"], found.done["speculative"]) for found in rounds),
         "renamed": last.text.count(NEW),

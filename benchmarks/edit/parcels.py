@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
@@ -127,10 +126,12 @@ def heaviest(parcels: Iterable[Parcel]) -> Parcel:
 
 
 def by_zone(parcels: Iterable[Parcel]) -> dict[str, list[Parcel]]:
-    groups: dict[str, list[Parcel]] = defaultdict(list)
+    """Return the parcels of each zone that has some, by its name."""
+    groups: dict[str, list[Parcel]] = {}
     for parcel in parcels:
-        groups[find_zone(parcel.zone).name].append(parcel)
-    return dict(groups)
+        zone = find_zone(parcel.zone)
+        groups.setdefault(zone.name, []).append(parcel)
+    return groups
 
 
 def bill(parcels: Iterable[Parcel]) -> str:

@@ -14,17 +14,24 @@ from paceline.drafters.edits import Edits, Site
 from paceline.drafters.places import LONGEST, Match, Places
 from paceline.models.tokenizer import Tokenizer
 
-SURE = 12.0
-"""Bits of agreement after which a place is certain."""
-CERTAIN = 0.99
+SURE, SETTLED = 12.0, 2
+"""Bits that speak for a place, and tokens that have agreed with it, after which it is settled."""
+START, LINE = 0.25, 0.5
+"""Chances that an answer begins with the text, and that the text begins at a new line of an answer that did not."""
+REPLACED, INSERTED, UNEVEN = 0.3, 0.1, 0.06
+"""Chances that one token was said for one of the text, was put in, or was said for two."""
+LONGER = 0.5
+"""How these fade with each token more."""
+GOES_ON = (0.5, 0.55, 0.7, 0.8, 0.9, 0.95)
+"""Chances that the text goes on where so many tokens have agreed."""
+CERTAIN, REWRITTEN = 0.99, 0.95
+"""The same of more tokens, and that an edit that has begun as an earlier one goes on like it."""
 LEAST = 0.02
-"""A guess that is less likely to be right is not made."""
-INSERTED, UNEVEN = 0.4, 0.25
-"""Odds that what was said was put in, or replaced a token more of the text; 1 that it replaced as much."""
-LONGER, AGAIN = 0.75, 0.7
-"""How guesses fade with each token that was said instead of the text, and with each place that proved wrong."""
-REWRITTEN = 0.95
-"""Chance that an edit that has begun as an earlier one goes on like it."""
+"""A guess that is less likely to be right is not made.
+
+All of these are priors: shares of tokens that were right in following edits of source files, which the governor's own
+measurements replace.
+"""
 
 
 class Prediction:
@@ -72,16 +79,23 @@ def counted(report: SpeculationReport) -> dict[str, int]:
 
 
 class Ahead(NamedTuple):
-    """How an answer may go on: `first` is said, then the text from `place`, for which so many bits speak."""
+    """How an answer may go on: `first` is said, then the text from `place`, with which so many tokens have agreed."""
 
     first: tuple[int, ...]
     place: int
-    bits: float
+    agreed: int
+
+    @property
+    def chance(self) -> float:
+        """That its first token is said."""
+        if self.first:
+            return REWRITTEN
+        return GOES_ON[self.agreed] if self.agreed < len(GOES_ON) else CERTAIN
 
 
-def agreement(bits: float) -> float:
-    """A prior for how often the text goes on at a place that so many bits speak for; the governor learns better."""
-    return min(CERTAIN, 1 - float(0.6 * 0.7**bits))
+def found_again(bits: float) -> float:
+    """Return the chance that the text goes on at a place that so many bits speak for."""
+    return min(0.8, 0.2 + 0.04 * bits)
 
 
 class Trail:
@@ -95,15 +109,18 @@ class Trail:
         self._places = Places(text)
         self._text, self._bits = self._places.text, self._places.bits
         self._edits = Edits(self._places, tokenizer)
-        self._sites = self._edits.sites
+        self._sites, self._tokenizer = self._edits.sites, tokenizer
+        self._ends_line = False
         self._begin = self._read = begin
         self.place: int | None = 0
         """What comes next if the answer follows the text; None while it is lost."""
-        self._told = 0.0
-        """Bits that speak for the place."""
+        self._told, self._agreed = 0.0, 0
+        """Bits that speak for the place, and tokens that have agreed with it."""
         self._is_sure = False
-        self._left, self._since, self._wrong = 0, begin, 0
-        """Where the text was left last, the index of the token that left it, and places that proved wrong since."""
+        self._left, self._since = 0, begin
+        """Where the text was left last, and the index of the token that left it."""
+        self._found, self._right = 0, 0
+        """Places that were found again, and those of them that the next token agreed with."""
         self._edit: tuple[int, int, tuple[int, ...]] | None = None
         """The edit between there and the place, to be learnt when that is certain."""
         self._expected: Site | None = None
@@ -118,17 +135,19 @@ class Trail:
                 self._part(i)
                 self._seek(tokens, i + 1)
         self._read = len(tokens)
+        self._ends_line = self._tokenizer is not None and self._tokenizer.token_bytes(tokens[-1]).endswith(b"\n")
 
     def _agree(self, place: int) -> None:
         site = self._sites.get(place)
         if site is not None:
             site.edit.misses += 1
-        self.place, self._told = place + 1, self._told + self._bits[place]
-        if not self._is_sure and self._told >= SURE:
+        self._right += not self._agreed
+        self.place, self._agreed, self._told = place + 1, self._agreed + 1, self._told + self._bits[place]
+        if not self._is_sure and self._told >= SURE and self._agreed >= SETTLED:
             self._settle()
 
     def _settle(self) -> None:
-        self._is_sure, self._wrong = True, 0
+        self._is_sure = True
         if self._edit is not None:
             self._edits.learn(*self._edit)
             self._edit = None
@@ -137,8 +156,6 @@ class Trail:
         """The token at `i` is not what the text has at the place, if there is one."""
         if self.place is not None and self._is_sure:
             self._left, self._since, self._is_sure = self.place, i, False
-        elif self.place is not None:
-            self._wrong += 1
         self.place = self._edit = self._expected = None
 
     def _seek(self, tokens: Sequence[int], end: int) -> None:
@@ -147,15 +164,14 @@ class Trail:
         if site is not None:
             if end - self._since == len(site.new):
                 site.edit.hits += 1
-                self.place, self._told, self._expected = site.end, SURE, None
+                self.place, self._agreed, self._expected = site.end, len(GOES_ON), None
                 self._settle()
             return
         found = self._places.best(tokens[max(self._begin, end - LONGEST) : end], self._left)
         if found is not None and found.bits >= 0:
-            self.place, self._told = found.place, found.bits
+            self.place, self._told, self._agreed = found.place, found.bits, 0
+            self._found += 1
             self._edit = self._between(tokens, end, found)
-            if self._told >= SURE:
-                self._settle()
 
     def _rewriting(self, tokens: Sequence[int], end: int) -> Site | None:
         """Return the edit that is expected where the text was left, if what was said since then is how it begins."""
@@ -173,54 +189,58 @@ class Trail:
 
     def draft(self, limit: int, name: str) -> Draft:
         """Return the `limit` tokens that are likeliest to be said, as a tree."""
-        if (
-            self.place is not None
-            and self._is_sure
-            and self._sites.keys().isdisjoint(range(self.place, self.place + limit))
-        ):
-            return Draft.chain(tokens := self._text[self.place : self.place + limit], name, [CERTAIN] * len(tokens))
+        place, is_certain = self.place, self._is_sure and self._agreed >= len(GOES_ON)
+        if place is not None and is_certain and self._sites.keys().isdisjoint(range(place, place + limit)):
+            tokens = self._text[place : place + limit]
+            return Draft.chain(tokens, name, [CERTAIN] * len(tokens))
         tree = _Tree()
         for chance, ahead in self._starts():
             tree.offer(ROOT, 1.0, self._next(ahead, chance))
         while (best := tree.pop(limit)) is not None:
             node, reached, ahead = best
-            tree.offer(node, reached, self._next(ahead))
+            tree.offer(node, reached, self._next(ahead, ahead.chance))
         return tree.draft(name)
 
     def _starts(self) -> Iterator[tuple[float, Ahead]]:
-        """Yield how the answer may go on, each with what its chances are worth."""
-        rest = AGAIN**self._wrong
-        if self.place is not None:
-            yield rest, Ahead((), self.place, self._told)
-            rest *= 1 - agreement(self._told)
-        said = self._read - self._since
-        if self._is_sure or not said:
-            return
+        """Yield how the answer may go on, each with its chance."""
+        said, rest = self._read - self._since, 1.0
+        if not self._left and not self._is_sure and (said == 0 or self._ends_line):
+            rest -= (chance := LINE if said else START)
+            yield chance, Ahead((), 0, 1)
         if self._expected is not None:
-            yield 1.0, Ahead(self._expected.new[said:], self._expected.end, SURE)
             rest *= 1 - REWRITTEN
-        rest *= LONGER ** (said - 1)
-        replaced, inserted = (1.0, INSERTED) if self._left else (INSERTED, 1.0)
-        for chance, place in ((replaced, said), (inserted, 0), (UNEVEN, said + 1)):
-            if self._left + place != self.place:
-                yield rest * chance, Ahead((), self._left + place, 0.0)
+            yield REWRITTEN, Ahead(self._expected.new[said:], self._expected.end, len(GOES_ON))
+        if self.place is not None and said:
+            ahead = Ahead((), self.place, self._agreed)
+            chance = rest * (ahead.chance if self._agreed else self._trust * found_again(self._told))
+            rest -= chance
+            yield chance, ahead
+        if not self._is_sure and self._left:
+            rest *= LONGER ** (said - 1)
+            for chance, place in ((REPLACED, said), (INSERTED, 0), (UNEVEN, said + 1)):
+                if self._left + place != self.place:
+                    yield rest * chance, Ahead((), self._left + place, 0)
 
-    def _next(self, ahead: Ahead, worth: float = 1.0) -> list[tuple[int, float, Ahead]]:
+    @property
+    def _trust(self) -> float:
+        """How far places that are found again are to be trusted here: less where most of them have proved wrong."""
+        return min(1.0, (self._right + 2) / (0.35 * self._found + 2))
+
+    def _next(self, ahead: Ahead, chance: float) -> list[tuple[int, float, Ahead]]:
         """Return what may be said next, each with its chance and what may follow."""
-        first, place, bits = ahead
+        first, place, agreed = ahead
         if first:
-            return [(first[0], worth * REWRITTEN, Ahead(first[1:], place, bits))]
+            return [(first[0], chance, Ahead(first[1:], place, agreed))]
         if place >= len(self._text):
             return []
-        chance, site = worth * agreement(bits), self._sites.get(place)
-        kept = (self._text[place], chance, Ahead((), place + 1, bits + self._bits[place]))
+        kept, site = Ahead((), place + 1, agreed + 1), self._sites.get(place)
         if site is None:
-            return [kept]
+            return [(self._text[place], chance, kept)]
         edited = chance * site.edit.chance
-        kept = (kept[0], chance - edited, kept[2])
-        new = (*site.new, *self._text[site.end : site.end + 1])
-        after = Ahead(new[1:], min(site.end + 1, len(self._text)), bits)
-        return [kept, (new[0], edited, after)] if new else [kept]
+        options = [(self._text[place], chance - edited, kept)]
+        if new := (*site.new, *self._text[site.end : site.end + 1]):
+            options.append((new[0], edited, Ahead(new[1:], min(site.end + 1, len(self._text)), agreed)))
+        return options
 
 
 class _Tree:
