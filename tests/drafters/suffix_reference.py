@@ -62,17 +62,42 @@ def elect(text: Text, voters: list[int], length: int, most: int) -> tuple[Nodes,
     return nodes, score
 
 
-def guess(texts: list[Text], tail: Text, limit: int) -> Nodes:
-    """The best of all texts and match lengths."""
-    best: tuple[Nodes, float] = ([], 0.0)
-    for text in texts:
-        found = places(text, tail, suffix.VOTERS)
-        for length in range(LONGEST, 0, -1):
-            voters = [place for place, n in found.items() if n >= length]
-            nodes, score = elect(text, voters, length, min(limit, suffix.FACTOR * length))
-            if score > best[1] + 1e-12:
-                best = nodes, score
-    return best[0]
+def best(text: Text, tail: Text, limit: int) -> tuple[Nodes, float]:
+    """The best of all match lengths."""
+    found = places(text, tail, suffix.VOTERS)
+    kept: tuple[Nodes, float] = ([], 0.0)
+    for length in range(LONGEST, 0, -1):
+        voters = [place for place, n in found.items() if n >= length]
+        nodes, score = elect(text, voters, length, min(limit, suffix.FACTOR * length))
+        if score > kept[1]:
+            kept = nodes, score
+    return kept
+
+
+def guess(texts: list[Text], tail: Text, limit: int) -> dict[tuple[int, ...], float]:
+    """Path of tokens -> confidence of its last: the nodes of the best of each text, the likeliest `limit` of them."""
+    sure: dict[tuple[int, ...], float] = {}
+    for nodes, _ in sorted((best(text, tail, limit) for text in texts), key=lambda found: -found[1]):
+        for path, confidence in zip(paths(nodes), (node[2] for node in nodes), strict=True):
+            sure[path] = max(confidence, sure.get(path, 0.0))
+    kept: set[tuple[int, ...]] = {()}
+    while len(kept) <= limit and (front := [p for p in sure if p not in kept and p[:-1] in kept]):
+        kept.add(max(front, key=lambda path: reached(sure, path)))
+    return {path: confidence for path, confidence in sure.items() if path in kept}
+
+
+def paths(nodes: list[tuple[int, int, float]]) -> list[tuple[int, ...]]:
+    found: list[tuple[int, ...]] = []
+    for token, parent, _ in nodes:
+        found.append((token,) if parent == ROOT else (*found[parent], token))
+    return found
+
+
+def reached(sure: dict[tuple[int, ...], float], path: tuple[int, ...]) -> float:
+    chance = 1.0
+    for n in range(1, len(path) + 1):
+        chance *= sure[path[:n]]
+    return chance
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from paceline.core import tree
 from paceline.core.tree import EMPTY, Draft
 from paceline.drafters.base import Seen, SequenceView
 from paceline.drafters.best_first import Guess, best_first
@@ -24,13 +25,14 @@ each token more. What went on in many ways will again go on in a new one (PPM's 
 
 
 class Suffix:
-    """Guesses from the sequence itself and from past outputs of its tenant, whichever promises more.
+    """Guesses from the sequence itself and from past outputs of its tenant.
 
     The voters of a match length are the places that `Corpus.places` finds for that length or more. They vote for what
     follows them, then those that agree vote for what follows that, until the text ends for them. A node's confidence
     is its share of the votes, those for the unseen included, which are fewer the longer the match with the node's
     parents is. The likeliest nodes are drafted, none that is reached with a chance below LEAST. The match length whose
-    draft has the largest sum of such chances is taken: of equals the longest, and the sequence before the past.
+    draft has the largest sum of such chances is taken, of equals the longest. The two drafts, of the sequence and of
+    the past, become one, cut to its likeliest nodes; what both name is as sure as the surer says.
 
     Args:
         history: past outputs; None begins with none.
@@ -61,10 +63,9 @@ class Suffix:
         text, past = self._texts[seq.id], self.history.of(seq.tenant)
         text.extend(seq.tokens[len(text) :])
         tail = seq.tokens[-LONGEST:]
-        guess = best_guess(text, tail, limit, Guess())
-        if past is not None:
-            guess = best_guess(past, tail, limit, guess)
-        return guess.draft(self.name)
+        guesses = [best_guess(corpus, tail, limit) for corpus in (text, past) if corpus is not None]
+        drafts = [guess.draft(self.name) for guess in sorted(guesses, key=lambda guess: -guess.score) if guess.score]
+        return tree.prune(tree.merge(drafts), limit) if len(drafts) > 1 else drafts[0] if drafts else EMPTY
 
 
 def doubt(match_length: int) -> float:
@@ -72,9 +73,9 @@ def doubt(match_length: int) -> float:
     return DOUBT * float(TRUST ** (match_length - 1))
 
 
-def best_guess(corpus: Corpus, tail: Sequence[int], limit: int, best: Guess) -> Guess:
-    """Return the guess of the best match length, or `best` where none promises more."""
-    places = corpus.places(tail, VOTERS)
+def best_guess(corpus: Corpus, tail: Sequence[int], limit: int) -> Guess:
+    """Return the guess of the match length that promises most."""
+    places, best = corpus.places(tail, VOTERS), Guess()
     for length in sorted(set(places.values()), reverse=True):
         most = min(limit, length * FACTOR)
         if most <= best.score:  # a node counts for less than 1, and shorter matches have no more of them
