@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.law import Law
-from paceline.core.sampling import Shaping, law
+from paceline.core.sampling import Shaping, law, shape
 from paceline.core.types import SamplingParams
 from paceline.core.verify import acceptance
 from paceline.drafters.shaped import Head
@@ -55,6 +55,10 @@ def test_a_law_is_of_the_targets_tokens_alone(
     np.testing.assert_allclose(found.log_p, expected.log_p, atol=1e-6)
     assert found.probabilities.sum() == pytest.approx(1, abs=1e-12)
     assert set(found.ids.tolist()) <= set(names.tolist())
+    ids, before = Head(SIZE, names).shaped(logits, shaping, output)
+    wide = np.full(SIZE, -np.inf, np.float32)
+    wide[ids] = before
+    np.testing.assert_array_equal(wide, shape(dense, shaping, output))
 
 
 def test_a_whole_head_is_taken_as_it_is() -> None:

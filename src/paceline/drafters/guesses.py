@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from paceline.core.law import Law
-from paceline.core.sampling import Logits, Shaping
+from paceline.core.sampling import Logits
 from paceline.core.types import Rule
 from paceline.drafters.base import SequenceView
 from paceline.drafters.shaped import Head
@@ -48,30 +48,28 @@ def best(
     """Return up to `width` tokens that may come after `drafted`, likeliest first, and the chance of each.
 
     The target takes argmax(log p + g), so tokens are ranked by log q + g with the noise of their position; at
-    temperature 0, where there is no noise, by q before it became a point. If log p - log q were Gumbel noise of scale
+    temperature 0, where there is no noise, by the logits. If log p - log q were Gumbel noise of scale
     `APART`, the chances would be the softmax of the scores over that scale.
     """
-    q = head.law(logits, _spread_out(seq.shaping), _output(seq, drafted))
-    scores = q.log_p
-    if seq.shaping.params.temperature > 0 and follows_target(seq.rule):
-        scores = scores + seq.noise.target(len(seq.tokens) + len(drafted))(q.ids)
+    temperature, output = seq.shaping.params.temperature, _output(seq, drafted)
+    if temperature == 0:
+        ids, logits = head.shaped(logits, seq.shaping, output)
+        scores = logits.astype(np.float64)
+    else:
+        q = head.law(logits, seq.shaping, output)
+        ids, scores = q.ids, q.log_p
+        if follows_target(seq.rule):
+            scores = scores + seq.noise.target(len(seq.tokens) + len(drafted))(ids)
     bar = np.partition(scores, -width)[-width] if width < len(scores) else -np.inf
-    top = np.flatnonzero(scores >= bar)
+    top = np.flatnonzero((scores >= bar) & (scores > -np.inf))
     top = top[np.lexsort((top, -scores[top]))][:width]  # of equals the lowest id, as a draw would have it
-    weights = np.exp((scores - scores.max()) * (seq.shaping.params.temperature or 1.0) / APART)
-    return q.ids[top].tolist(), (weights[top] / weights.sum()).tolist()
+    weights = np.exp((scores - scores[top[0]]) * ((temperature or 1.0) / APART))
+    return ids[top].tolist(), (weights[top] / weights.sum()).tolist()
 
 
 def follows_target(rule: Rule) -> bool:
     """Whether drafted tokens are drawn with the target's own noise, rather than from a law that is kept."""
     return rule in ("coupled", "typical")
-
-
-def _spread_out(shaping: Shaping) -> Shaping:
-    """At temperature 0 a law has one token; for the others their logits are compared as they are."""
-    if shaping.params.temperature > 0:
-        return shaping
-    return replace(shaping, params=replace(shaping.params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0))
 
 
 def _output(seq: SequenceView, drafted: Sequence[int]) -> list[int]:

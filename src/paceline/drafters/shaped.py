@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.law import Law
-from paceline.core.sampling import Logits, Shaping, law
+from paceline.core.sampling import Logits, Shaping, law, shape
 
 
 class Head:
@@ -32,7 +32,7 @@ class Head:
         self.ids = names[self._columns].astype(np.int64)
         """[named], the tokens that can be drafted, ascending."""
         assert (np.diff(self.ids) > 0).all(), "a token named twice"
-        self._size = size
+        self._all = np.arange(size, dtype=np.int64)
         self._in_order = len(self.ids) == len(names) and bool((self._columns == np.arange(len(names))).all())
 
     def named(self, logits: Logits) -> Logits:
@@ -46,8 +46,14 @@ class Head:
         found = law(self.named(logits), shaping, ())
         return Law(self.ids[found.ids], found.log_p)
 
+    def shaped(self, logits: Logits, shaping: Shaping, output: Sequence[int]) -> tuple[NDArray[np.int64], Logits]:
+        """Return tokens, ascending, and their logits after penalties, bias and bans, before any temperature."""
+        if shaping.touches_logits:
+            return self._all, shape(self._spread(logits), shaping, output)
+        return self.ids, self.named(logits)
+
     def _spread(self, logits: Logits) -> Logits:
         """Return logits over the target's whole vocabulary, -inf where the head has none."""
-        whole = np.full(self._size, -np.inf, np.float32)
+        whole = np.full(len(self._all), -np.inf, np.float32)
         whole[self.ids] = self.named(logits)
         return whole
