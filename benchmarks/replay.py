@@ -7,8 +7,8 @@
 Every draft is walked as greedy verification would walk it, against the text that was recorded: as a tree, and cut to
 its best chain. Each drafter runs alone, then all in one tree, whose best nodes by the drafters' own estimates are kept.
 Nothing is trimmed by a governor, so coverage is what a drafter offers, not what would be verified. A drafter sees the
-completions in the order of the files, and keeps what it remembers of them: "first" and "later" are the acceptance
-lengths, as trees, of a category's first completion and of those that follow.
+completions in the order of the files, all of one model, and keeps what it remembers of them: "first" and "later" are
+the acceptance lengths, as trees, of a category's first completion and of those that follow.
 
 A recording has one completion a line: {"category", "prompt_tokens", "output_tokens"}, and maybe "tenant",
 "prediction_tokens", and "top": for each output token the likeliest tokens there with their log-probabilities. Recycle
@@ -44,7 +44,7 @@ from paceline.errors import OptionError
 from paceline.runners.base import RunnerInfo
 
 HERE = Path(__file__).parent
-FREE = ("prediction", "suffix", "lookup", "recycle")
+FREE = ("suffix", "lookup", "recycle")
 ALL = "all"
 TOP = 8
 """Tokens a row that are recorded."""
@@ -224,19 +224,22 @@ def summarise(recordings: Sequence[Recording], counts: Sequence[Counts]) -> dict
     groups: dict[str, list[Counts]] = defaultdict(list)
     for recording, found in zip(recordings, counts, strict=True):
         groups[recording.category].append(found)
-    cells = {name: cell(group) | pace(group[:1], "first") | pace(group[1:], "later") for name, group in groups.items()}
-    return cells | {ALL: cell(counts)}
+    cells = {name: cell(group[:1], group[1:]) for name, group in groups.items()}
+    first = [group[0] for group in groups.values()]
+    return cells | {ALL: cell(first, [found for group in groups.values() for found in group[1:]])}
 
 
-def cell(group: Sequence[Counts]) -> dict[str, float]:
+def cell(first: Sequence[Counts], later: Sequence[Counts]) -> dict[str, float]:
+    total = add_up([*first, *later])
+    paces = {name: add_up(group).report() for name, group in (("first", first), ("later", later)) if group}
+    return vars(total) | total.report() | {name: report["acceptance_length"] for name, report in paces.items()}
+
+
+def add_up(group: Sequence[Counts]) -> Counts:
     total = Counts()
     for counts in group:
         total.add(counts)
-    return vars(total) | total.report()
-
-
-def pace(group: Sequence[Counts], name: str) -> dict[str, float]:
-    return {name: cell(group)["acceptance_length"]} if group else {}
+    return total
 
 
 def read(paths: Sequence[Path]) -> list[Recording]:
@@ -254,7 +257,9 @@ def read(paths: Sequence[Path]) -> list[Recording]:
     return found
 
 
-def recording(row: dict[str, Any]) -> Recording:
+def recording(row: Any) -> Recording:
+    if not isinstance(row, dict):
+        raise TypeError("it is no object")
     top = tuple(tuple((int(token), float(value)) for token, value in ranked) for ranked in row.get("top", ()))
     prompt, output = tuple(map(int, row["prompt_tokens"])), tuple(map(int, row["output_tokens"]))
     if not prompt or not output or len(top) not in (0, len(output)):
@@ -301,9 +306,10 @@ def main() -> None:
     if given.record:
         record(LLM(given.model), read_prompts(given.prompts), given.max_tokens, given.record)
         return
-    recordings = read(given.recordings or sorted((HERE / "recorded").glob("*.jsonl")))
+    recordings = read(given.recordings)
+    drafters = given.drafters or (("prediction",) if any(r.prediction for r in recordings) else ()) + FREE
     by_mode: dict[str, dict[str, Any]] = defaultdict(dict)
-    for mode, shape, counts in Session(recordings, given.drafters, given.limit).run():
+    for mode, shape, counts in Session(recordings, drafters, given.limit).run():
         by_mode[mode][shape] = summarise(recordings, counts)
     source = "recorded rows" if all(r.top for r in recordings) else "committed tokens where rows were not recorded"
     print(
@@ -320,8 +326,10 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recordings", nargs="*", type=Path, help="default: all in recorded/")
-    parser.add_argument("--drafters", type=lambda names: tuple(names.split(",")), default=FREE)
+    parser.add_argument("recordings", nargs="*", type=Path, default=[HERE / "recorded" / "demo.jsonl"])
+    parser.add_argument(
+        "--drafters", type=lambda names: tuple(names.split(",")), help="default: all that need no model"
+    )
     parser.add_argument("--limit", type=int, default=16, help="most nodes of a draft")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--record", type=Path, metavar="FILE", help="write a recording instead of replaying")
