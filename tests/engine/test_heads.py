@@ -58,7 +58,7 @@ def stored(path: Path, config: HeadsConfig, seed: int = 0) -> str:
 
 def same_text(llm: LLM, drafts: bool = True) -> list[Completion]:
     """Assert that with drafts and without, alone and together, the text is one."""
-    prompts = ["abc", "the cat sat on the mat", "x", "a longer prompt than all the others, by far" * 2]
+    prompts = ["abc", "x", "a longer prompt than the others, by far" * 2]
     found: list[Completion] = []
     for params in (FEW, replace(FEW, temperature=0.7, seed=3), replace(FEW, temperature=1.2, top_p=0.9, seed=4)):
         plain = llm.generate(prompts, params, SpeculationParams(mode="off"))
