@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from paceline.core.law import Law
 from paceline.core.sampling import Logits, Shaping, law, shape
+from paceline.core.types import SamplingParams
 
 
 class Head:
@@ -32,7 +33,7 @@ class Head:
         self.ids = names[self._columns].astype(np.int64)
         """[named], the tokens that can be drafted, ascending."""
         assert (np.diff(self.ids) > 0).all(), "a token named twice"
-        self._all = np.arange(size, dtype=np.int64)
+        self._size = size
         self._in_order = len(self.ids) == len(names) and bool((self._columns == np.arange(len(names))).all())
 
     def named(self, logits: Logits) -> Logits:
@@ -41,19 +42,23 @@ class Head:
 
     def law(self, logits: Logits, shaping: Shaping, output: Sequence[int]) -> Law:
         """Return the law of the next token, over the target's ids; see `sampling.law`."""
-        if shaping.touches_logits:  # ids of penalties and bans are of the whole vocabulary
-            return law(self._spread(logits), shaping, output)
-        found = law(self.named(logits), shaping, ())
-        return Law(self.ids[found.ids], found.log_p)
+        ids, scores = self.shaped(logits, shaping, output)
+        found = law(scores, _unshaped(shaping), ())
+        return Law(ids[found.ids], found.log_p)
 
     def shaped(self, logits: Logits, shaping: Shaping, output: Sequence[int]) -> tuple[NDArray[np.int64], Logits]:
         """Return tokens, ascending, and their logits after penalties, bias and bans, before any temperature."""
-        if shaping.touches_logits:
-            return self._all, shape(self._spread(logits), shaping, output)
-        return self.ids, self.named(logits)
-
-    def _spread(self, logits: Logits) -> Logits:
-        """Return logits over the target's whole vocabulary, -inf where the head has none."""
-        whole = np.full(len(self._all), -np.inf, np.float32)
+        if not shaping.touches_logits:
+            return self.ids, self.named(logits)
+        # Penalties and bans name tokens of the whole vocabulary; what the head has none of only costs time after that.
+        whole = np.full(self._size, -np.inf, np.float32)
         whole[self.ids] = self.named(logits)
-        return whole
+        return self.ids, shape(whole, shaping, output)[self.ids]
+
+
+def _unshaped(shaping: Shaping) -> Shaping:
+    """Return what is left to do once logits are shaped."""
+    if not shaping.touches_logits:
+        return shaping
+    p = shaping.params
+    return Shaping(SamplingParams(temperature=p.temperature, top_k=p.top_k, top_p=p.top_p, min_p=p.min_p))
