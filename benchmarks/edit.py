@@ -29,9 +29,7 @@ from paceline.drafters.prediction import counted
 
 FILE = Path(__file__).with_name("edit") / "parcels.py"
 OLD, NEW = "billable_weight", "chargeable_weight"
-PROMPT = (
-    f"Rename the function `{OLD}` to `{NEW}` everywhere: it stands in six places, change all six. Print the whole file."
-)
+PROMPT = f"Print this whole file again with `{OLD}` replaced by `{NEW}` in all six places, and nothing else changed."
 MODES = ("plain", "speculative")
 
 

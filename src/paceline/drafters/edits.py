@@ -72,7 +72,7 @@ class Edits:
         if not span or (edit := self._unknown((span, new))) is None:
             return
         for at in self._places.of(span[0]).tolist():
-            if text[at : at + len(span)] == span:
+            if edit.sites < MOST_SITES and text[at : at + len(span)] == span:
                 self._expect(edit, at - (begin - lead), at + lead, at + len(span), new)
 
     def _learn_words(self, begin: int, end: int, new: Sequence[int], tokenizer: Tokenizer) -> None:
@@ -81,6 +81,8 @@ class Edits:
         if not old or (edit := self._unknown((old, word))) is None:
             return
         for at in spelling.find(old):
+            if edit.sites == MOST_SITES:
+                break
             first, last = spelling.covering(at, at + len(old))
             said = spelling.respell(first, last, at, old, word) if at > left else ()
             if said is not None:
@@ -96,7 +98,7 @@ class Edits:
         """Expect an edit behind where it was first made; before that the old span was left as it was."""
         if away < 0:
             edit.misses += 1
-        elif away > 0 and edit.sites < MOST_SITES:
+        elif away > 0:
             edit.sites += 1
             self.sites[begin] = Site(edit, end, new)
 
