@@ -66,8 +66,12 @@ def best(text: Text, tail: Text, limit: int) -> tuple[Nodes, float]:
     """The best of all match lengths."""
     found = places(text, tail, suffix.VOTERS)
     kept: tuple[Nodes, float] = ([], 0.0)
+    asked = 0
     for length in range(LONGEST, 0, -1):
         voters = [place for place, n in found.items() if n >= length]
+        if not voters or len(voters) < 2 * asked:
+            continue
+        asked = len(voters)
         nodes, score = elect(text, voters, length, min(limit, suffix.FACTOR * length))
         if score > kept[1]:
             kept = nodes, score

@@ -12,7 +12,7 @@ from paceline.drafters.best_first import Guess, best_first
 from paceline.drafters.corpus import LONGEST, Corpus
 from paceline.drafters.history import History
 
-VOTERS = 32
+VOTERS = 16
 """Most places that are looked at for each size of n-gram."""
 FACTOR = 4
 """A draft has at most so many nodes for each token of the match. The paper takes 1 and verifies them all; here only
@@ -30,9 +30,11 @@ class Suffix:
     The voters of a match length are the places that `Corpus.places` finds for that length or more. They vote for what
     follows them, then those that agree vote for what follows that, until the text ends for them. A node's confidence
     is its share of the votes, those for the unseen included, which are fewer the longer the match with the node's
-    parents is. The likeliest nodes are drafted, none that is reached with a chance below LEAST. The match length whose
-    draft has the largest sum of such chances is taken, of equals the longest. The two drafts, of the sequence and of
-    the past, become one, cut to its likeliest nodes; what both name is as sure as the surer says.
+    parents is. The likeliest nodes are drafted, none that is reached with a chance below LEAST.
+
+    From the longest match on, those lengths are asked that have at least twice as many voters as the one asked before.
+    The length whose draft has the largest sum of chances is taken, of equals the longest. The two drafts, of the
+    sequence and of the past, become one, cut to its likeliest nodes; what both name is as sure as the surer says.
 
     Args:
         history: past outputs; None begins with none.
@@ -75,12 +77,15 @@ def doubt(match_length: int) -> float:
 
 def best_guess(corpus: Corpus, tail: Sequence[int], limit: int) -> Guess:
     """Return the guess of the match length that promises most."""
-    places, best = corpus.places(tail, VOTERS), Guess()
+    places, best, asked = corpus.places(tail, VOTERS), Guess(), 0
     for length in sorted(set(places.values()), reverse=True):
         most = min(limit, length * FACTOR)
         if most <= best.score:  # a node counts for less than 1, and shorter matches have no more of them
             break
         voters = sorted((place for place, matched in places.items() if matched >= length), reverse=True)
+        if len(voters) < 2 * asked:
+            continue
+        asked = len(voters)
         guess = best_first((length, voters), partial(_ways, corpus), most, LEAST)
         if guess.score > best.score:
             best = guess
