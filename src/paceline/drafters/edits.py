@@ -111,6 +111,7 @@ class _Spelling:
         pieces = [spelled[token] for token in text]
         self._tokenizer, self._data = tokenizer, b"".join(pieces)
         self._starts = [0, *accumulate(map(len, pieces))]
+        self._respelled: dict[bytes, tuple[int, ...] | None] = {}
 
     def words(self, begin: int, end: int, new: bytes) -> tuple[int, bytes, bytes]:
         """Return the whole words that an edit of tokens has changed: where they begin, the old ones, the new ones.
@@ -150,6 +151,11 @@ class _Spelling:
         """Return the tokens of a span with other words in it; None where they cannot be told."""
         low, high = self._starts[first], self._starts[last]
         piece = self._data[low:at] + new + self._data[at + len(old) : high]
+        if piece not in self._respelled:
+            self._respelled[piece] = self._encode(piece)
+        return self._respelled[piece]
+
+    def _encode(self, piece: bytes) -> tuple[int, ...] | None:
         try:
             tokens = self._tokenizer.encode(piece.decode())
         except UnicodeDecodeError:
