@@ -21,6 +21,9 @@ from tests import tiny
 
 SMALL_CONFIG = toy.CONFIGS["llama"]
 
+FREE = ("prediction", "suffix", "lookup", "recycle")
+"""Drafters that need nothing."""
+
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -69,7 +72,7 @@ def test_weights_that_are_not_named_follow_the_size() -> None:
 def test_a_toy_that_is_a_formula() -> None:
     chosen = choose(Options("toy:chaos", sequences=3))
     assert (chosen.runner, chosen.weights, chosen.context) == ("toy", "fp32", 512)
-    assert chosen.drafters == ("lookup",)
+    assert chosen.drafters == FREE
     assert chosen.memory is None
     assert chosen.kv_tokens == 3 * 512
     engine = build(chosen)
@@ -83,7 +86,7 @@ def test_a_toy_that_is_a_formula() -> None:
 def test_a_toy_that_is_a_transformer() -> None:
     chosen = choose(Options("toy:llama", draft="toy:llama-draft", context=128))
     assert (chosen.runner, chosen.weights, chosen.draft_weights, chosen.context) == ("openvino", "fp32", "fp32", 128)
-    assert chosen.drafters == ("lookup", "model")
+    assert chosen.drafters == (*FREE, "model")
     plan = chosen.memory
     assert plan is not None
     assert plan.kv == plan.draft_kv == kv_bytes(SMALL_CONFIG, "fp32", 8 * 128) == chosen.kv_tokens * 2 * 2 * 2 * 16 * 4
