@@ -21,8 +21,8 @@ from paceline.models.config import RopeScaling
 from paceline.models.gguf import fingerprint, read_checkpoint
 from paceline.models.weights import Checkpoint
 from paceline.runners.base import Span
-from paceline.runners.rotary import inverse_frequencies
 from paceline.runners.openvino.runner import OpenVINORunner
+from paceline.runners.rotary import inverse_frequencies
 from tests import tiny
 from tests.models.converter import (
     DIM,
