@@ -176,22 +176,32 @@ def test_whatever_branch_was_taken_it_catches_up(seed: int) -> None:
 
 
 def test_what_the_target_took_of_a_branch_is_not_run_again() -> None:
-    taken = 0
+    """As far as the last pass ran it."""
+    followed = 0
     for seed in range(30):
         drafter, runner, _ = made(blocks=60)
         seq = View([1, 2, 3], seed=seed, params=SamplingParams(temperature=1.2))
         [draft] = drafter.propose([seq], [8])
-        last = runner.passes[-1][0]
         depth = tree.depths(draft.parents)
-        side = [n for n in range(len(draft)) if path_tokens(draft, n) != chain_of(seq, depth[n])]
-        if last == 1 or not side:
+        node = max((n for n in range(len(draft)) if list(draft.tokens[: n + 1]) != chain_of(seq, n + 1)), default=-1)
+        if node < 0:
             continue
-        node = max(side, key=lambda n: depth[n])
-        seq.tokens = [*seq.tokens, *path_tokens(draft, node), 9]
+        taken = path_tokens(draft, node)
+        reading = vars(vars(drafter)["_reader"])["_readings"][seq.id]
+        kept = [*reading.slot.tokens[3:]]
+        rows = Draft.chain(reading.ahead, "x")
+        rows = replace(rows, parents=tuple(reading.parents))
+        ran = {(*kept, *path_tokens(rows, n)) for n in range(len(rows))}
+        seq.tokens = [*seq.tokens, *taken, 9]
         runner.passes.clear()
         drafter.propose([seq], [1])
-        taken += runner.passes[0][0] < depth[node] + 1
-    assert taken > 3
+        known = max(
+            [n for n in range(len(kept) + 1) if taken[:n] == kept[:n]]
+            + [n for n in range(len(taken) + 1) if tuple(taken[:n]) in ran]
+        )
+        assert runner.passes[0] == [depth[node] + 1 - known]
+        followed += known > len(kept)
+    assert followed > 3
 
 
 def test_a_pass_runs_only_what_the_growing_nodes_follow() -> None:

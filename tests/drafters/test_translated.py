@@ -22,7 +22,7 @@ from paceline.core.types import Rule, SamplingParams
 from paceline.core.verify import verify
 from paceline.drafters.beam import WIDTH
 from paceline.drafters.model import ModelDrafter
-from paceline.drafters.wording import LAST
+from paceline.drafters.wording import LAST, Wording
 from paceline.engine.text import TextStream
 from paceline.models.bridge import whole
 from paceline.models.sample import SAMPLE
@@ -202,6 +202,17 @@ def test_a_written_draft_is_as_sure_as_the_own_tokens_in_it_and_less_of_its_end(
         chances.append(chance)
     chances[-1] *= LAST
     assert draft.confidence == pytest.approx(chances)
+
+
+def test_half_a_character_is_not_drafted() -> None:
+    pair = bridge(*TEXT)
+    writing = Wording(pair, np.arange(len(pair.names)), 0.0, 4, 100)
+    for i, byte in enumerate("é".encode()):
+        logits = np.zeros(len(pair.names), np.float32)
+        logits[pair.drafter.spell(bytes([byte]))] = 9
+        writing.grow(i - 1, logits)
+        drafted = pair.target.bytes_of(list(writing.draft("x").tokens))
+        assert drafted == ["", "é"][i].encode()
 
 
 class Ending(Saying):

@@ -14,7 +14,7 @@ from paceline.models import bridge as bridges
 from paceline.models.bridge import connect, runs, whole
 from paceline.models.sample import SAMPLE
 from tests.core.strategies import examples
-from tests.models.tongues import bridge, tongue
+from tests.models.tongues import bridge, tongue, trained
 
 NAMES = ("broad", "narrow", "plain", "pieces")
 WAYS = {
@@ -70,6 +70,15 @@ def test_special_tokens_are_the_same_by_spelling_or_by_role_alone() -> None:
     broad, narrow = tongue("broad").vocabulary, tongue("narrow").vocabulary
     assert {(broad[t], narrow[d]) for t, d in found.specials.items()} == {("<user>", "<user>"), ("<eos>", "<end>")}
     assert -1 in bridge("broad", "plain").names
+
+
+def test_a_role_gives_no_second_name() -> None:
+    """What ends the target's text is in the drafter's table as well, as something else than its end."""
+    other = trained(280, None, ("<end>", "<eos>"))
+    found = connect(tongue("plain"), trained(280, None, ("<end>", "<stop>")))
+    assert [*found.specials] == [tongue("plain").eos_ids[0]]
+    assert found.names.tolist().count(tongue("plain").eos_ids[0]) == 1
+    assert connect(tongue("broad"), other).specials == {0: 1}
 
 
 def test_columns_of_a_trimmed_or_padded_head_have_their_names() -> None:

@@ -135,7 +135,7 @@ class Reader:
         slot, tokens = reading.slot, reading.telling.tokens
         same = min(same, slot.length)
         same += common(slot.tokens[same:], tokens[same:])
-        taken = [] if same < slot.length else _follow(reading, tokens[same : len(tokens) - 1])
+        taken = [] if same < slot.length else _follow(reading, tokens[same:])
         self.keep(reading, taken)
         if not self._pool.rewind(slot, max(0, min(same + len(taken), len(tokens) - 1))):
             self._pool.close(slot)
