@@ -57,8 +57,8 @@ def provenance() -> dict[str, Any]:
 
 
 def progress(text: str) -> None:
-    """Show one line that the next one overwrites."""
-    print(f"\r{text:72}", end="", file=sys.stderr, flush=True)
+    """Show one line that the next one overwrites; an empty one clears it."""
+    print(f"\r{text:72}", end="\r" if not text else "", file=sys.stderr, flush=True)
 
 
 def write_json(path: Path | None, result: dict[str, Any]) -> None:
