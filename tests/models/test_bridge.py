@@ -72,6 +72,14 @@ def test_special_tokens_are_the_same_by_spelling_or_by_role_alone() -> None:
     assert -1 in bridge("broad", "plain").names
 
 
+def test_a_letter_is_itself_and_not_the_spelling_of_its_byte() -> None:
+    broad, pieces = tongue("broad").vocabulary, tongue("pieces").vocabulary
+    assert pieces[bridge("pieces", "broad").names[broad.index("t")]] == "t"
+    assert broad[bridge("broad", "pieces").names[pieces.index("t")]] == "t"
+    assert bridge("broad", "pieces").names[pieces.index("<0x74>")] == -1
+    assert pieces[bridge("pieces", "broad").names[broad.index("Z")]] == "<0x5A>"
+
+
 def test_a_role_gives_no_second_name() -> None:
     """What ends the target's text is in the drafter's table as well, as something else than its end."""
     other = trained(280, None, ("<end>", "<eos>"))
