@@ -102,7 +102,7 @@ class Trail:
     """Where an answer is in the text that it was expected to be.
 
     It follows the text while they agree. Where they part it looks for the place again after every token; a place that
-    was found is taken back when the next tokens do not agree, until enough of them have to be sure.
+    was found is taken back when the next tokens do not agree, until enough have agreed to be sure.
     """
 
     def __init__(self, text: Sequence[int], begin: int, tokenizer: Tokenizer | None = None) -> None:
@@ -157,6 +157,7 @@ class Trail:
         if self.place is not None and self._is_sure:
             self._left, self._since, self._is_sure = self.place, i, False
         self.place = self._edit = self._expected = None
+        self._agreed = 0
 
     def _seek(self, tokens: Sequence[int], end: int) -> None:
         """Look for the place after the token before `end`."""
@@ -204,7 +205,7 @@ class Trail:
     def _starts(self) -> Iterator[tuple[float, Ahead]]:
         """Yield how the answer may go on, each with its chance."""
         said, rest = self._read - self._since, 1.0
-        if not self._left and not self._is_sure and (said == 0 or self._ends_line):
+        if not self._left and not self._agreed and (said == 0 or self._ends_line):
             rest -= (chance := LINE if said else START)
             yield chance, Ahead((), 0, 1)
         if self._expected is not None:
