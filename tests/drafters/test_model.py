@@ -111,9 +111,11 @@ def test_whatever_became_of_its_drafts_it_catches_up(seed: int) -> None:
         pool.check()
         for seq, draft, limit in zip(asked, drafts, limits, strict=True):
             assert list(draft.tokens) == drawn(seq, limit)
-            seq.tokens = [*seq.tokens, *draft.tokens[: dice.randrange(len(draft) + 1)]]
+            seq.tokens += draft.tokens[: dice.randrange(len(draft) + 1)]  # in place, as an engine does
         for seq in seqs:
-            seq.tokens = [*seq.tokens, *(dice.randrange(18) for _ in range(dice.choice([1, 1, 2, 5])))]
+            seq.tokens += [dice.randrange(18) for _ in range(dice.choice([1, 1, 2, 5]))]
+            if dice.random() < 0.1:  # an error has taken some back
+                seq.tokens[max(seq.prompt_len, len(seq.tokens) - 3) :] = [dice.randrange(18)]
     for seq in seqs:
         drafter.end(seq)
         drafter.end(seq)

@@ -105,8 +105,24 @@ def test_it_is_in_step_after_every_token(target: str, drafter: str, data: st.Dat
         before = list(telling.tokens)
         same = telling.extend(tokens[:done])
         assert telling.tokens == told(pair, tokens[:done])
+        if done > 2 and data.draw(st.integers(0, 5)) == 0:  # an error has taken some back
+            done -= data.draw(st.integers(1, 2))
+            tokens[done] = data.draw(st.integers(0, len(ours.vocabulary) - 1))
         assert telling.tokens[:same] == before[:same]
         assert same == len(before) or telling.tokens[same : same + 1] != before[same : same + 1]
+
+
+def test_a_text_that_was_taken_back_is_told_anew() -> None:
+    pair, plain = bridge("plain", "broad"), tongue("plain")
+    telling = Retelling(pair)
+    text = plain.encode("take in the other")
+    telling.extend(text)
+    before = list(telling.tokens)
+    other = plain.encode("take in thy")
+    same = telling.extend(other)
+    assert telling.tokens == told(pair, other)
+    assert 0 < same < len(before)
+    assert telling.tokens[:same] == before[:same]
 
 
 def test_a_merge_across_the_boundary_changes_the_last_tokens_only() -> None:

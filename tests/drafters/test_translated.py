@@ -259,7 +259,7 @@ def test_whatever_became_of_its_drafts_it_is_in_step(pair: tuple[str, str], seed
             assert (draft.tokens, draft.parents) == (anew.tokens, anew.parents)
             taken = dice.randrange(len(draft) + 1)
             more = dice.choice([prompt(dice.randrange(500), dice.randrange(1, 6)), [dice.randrange(ids)]])
-            seq.tokens = [*seq.tokens, *draft.tokens[:taken], *more]
+            seq.tokens += [*draft.tokens[:taken], *more]  # in place, as an engine does
         pool.check()
     for seq in seqs:
         drafter.end(seq)
@@ -272,7 +272,7 @@ def drafter_reach(drafter: ModelDrafter) -> int | None:
 
 
 def replace_view(seq: View) -> View:
-    again = View(seq.tokens, id=seq.id, rule=seq.rule, params=seq.params, seed=seq.seed)
+    again = View([*seq.tokens], id=seq.id, rule=seq.rule, params=seq.params, seed=seq.seed)
     again.prompt_len = seq.prompt_len
     return again
 

@@ -13,6 +13,8 @@ from paceline.runners.base import Runner, Span
 from paceline.runners.kv import Pool, Slot
 
 CATCH_UP_ROWS = 512
+_END = 32
+"""Tokens at its end by which a text is known again."""
 
 
 class Telling(Protocol):
@@ -22,11 +24,25 @@ class Telling(Protocol):
     def tokens(self) -> Sequence[int]: ...
 
     def extend(self, tokens: Sequence[int]) -> int:
-        """Take in what the sequence has now, in the target's tokens; it only ever grows.
+        """Take in what the sequence has now, in the target's tokens.
 
         Returns:
             How many of `tokens` are still what they were before.
         """
+
+
+class Taken:
+    """How much of a sequence has been taken in. Its list grows in place, and after an error its end is taken back."""
+
+    def __init__(self) -> None:
+        self._count, self._end = 0, list[int]()
+
+    def more(self, tokens: Sequence[int]) -> int:
+        """Return how many tokens were there the last time, or 0 where these are not the same any more."""
+        count = self._count
+        same = count <= len(tokens) and list(tokens[max(0, count - _END) : count]) == self._end
+        self._count, self._end = len(tokens), list(tokens[-_END:])
+        return count if same else 0
 
 
 class AsItIs:
@@ -34,10 +50,11 @@ class AsItIs:
 
     def __init__(self) -> None:
         self.tokens: Sequence[int] = ()
+        self._taken = Taken()
 
     def extend(self, tokens: Sequence[int]) -> int:
-        before, self.tokens = len(self.tokens), tokens
-        return before
+        self.tokens = tokens
+        return self._taken.more(tokens)
 
 
 @dataclass(slots=True, eq=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from paceline.drafters.reading import common
+from paceline.drafters.reading import Taken, common
 from paceline.models.bridge import Bridge, runs, whole
 
 LONG, TOO_LONG = 60, 1000
@@ -23,22 +23,36 @@ class Retelling:
 
     def __init__(self, bridge: Bridge) -> None:
         self._target, self._drafter, self._specials = bridge.target, bridge.drafter, bridge.specials
-        drafter = bridge.drafter.tokenizer
+        self._taken = Taken()
+        self._begin()
+
+    def _begin(self) -> None:
+        drafter = self._drafter.tokenizer
         bos = drafter.bos_id if drafter.add_bos else None
         self.tokens: list[int] = [] if bos is None else [bos]
-        self._taken = 0
         self._settled = len(self.tokens)
         """Own tokens that stay as they are, whatever comes."""
         self._tail, self._opens = b"", True
         """The text after them, and whether it begins a stretch of text."""
-        self._blank = b" " if bridge.target.adds_space else b""
+        self._blank = b" " if self._target.adds_space else b""
         """What the target puts before its first text, until that has come."""
 
     def extend(self, tokens: Sequence[int]) -> int:
-        settled, before = self._settled, self.tokens[self._settled :]
-        del self.tokens[settled:]
+        known = self._taken.more(tokens)
+        settled = self._settled if known else 0
+        before = self.tokens[settled:]
+        if known:
+            del self.tokens[settled:]
+        else:
+            self._begin()
+        self._take(tokens[known:])
+        self._settle(self._safe())
+        self.tokens += self._drafter.spell(self._tail, self._opens)
+        return settled + common(before, self.tokens[settled:])
+
+    def _take(self, tokens: Sequence[int]) -> None:
         stretch: list[bytes] = []
-        for token in tokens[self._taken :]:
+        for token in tokens:
             if self._target.tokenizer.is_special(token):
                 self._append(stretch)
                 self._break(token)
@@ -46,10 +60,6 @@ class Retelling:
             else:
                 stretch.append(self._target.tokenizer.token_bytes(token))
         self._append(stretch)
-        self._taken = len(tokens)
-        self._settle(self._safe())
-        self.tokens += self._drafter.spell(self._tail, self._opens)
-        return settled + common(before, self.tokens[settled:])
 
     def _append(self, stretch: Sequence[bytes]) -> None:
         text = b"".join(stretch)
