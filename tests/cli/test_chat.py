@@ -44,6 +44,17 @@ def test_answers_go_to_stdout_and_the_account_to_stderr(run, answer):
     assert result.err.count("\n") == 1
 
 
+def test_every_answer_may_repeat_the_prediction(run, answer, tmp_path):
+    """The same text, and the second answer is drafted from it as the first."""
+    first = answer(user("one"))
+    file = tmp_path / "expected.txt"
+    file.write_text(first)
+    result = run(*CHAT, "--json", "--prediction", str(file), stdin=b"one\n/reset\none\n")
+    assert texts(result) == [first, first]
+    counts = [json.loads(line)["usage"]["completion_tokens_details"] for line in result.out.splitlines()]
+    assert all(count["accepted_prediction_tokens"] > 0 for count in counts)
+
+
 def test_reset_forgets(run, answer):
     result = run(*CHAT, "--json", stdin=b"one\n/reset\ntwo\n")
     assert texts(result) == [answer(user("one")), answer(user("two"))]

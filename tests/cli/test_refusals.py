@@ -85,7 +85,7 @@ def test_options(refused, options, said):
         (("--verbose",), "no such option: --verbose"),
         (("inspect", "--model", "toy:ngram", "--sequences", "0"), "sequences is 0"),
         (("chat", "--model", "toy:ngram", "--top-p", "2"), "top_p is 2.0"),
-        (("chat", "--model", "toy:ngram", "--prediction", "x"), "no such option: --prediction"),
+        (("chat", "--model", "toy:ngram", "--prediction", "no/file"), "prediction 'no/file' cannot be read"),
     ],
 )
 def test_command_lines(refused, arguments, said):

@@ -28,10 +28,11 @@ def chat(flags: Flags) -> int:
     """
     from paceline.cli.session import Session
 
+    expected = flags.expected()
     session = Session.open(flags)
     if not flags.raw:
         session.llm.chat_prompt([{"role": "user", "content": "Hello"}])  # a model without a template is refused now
-    conversation = Conversation(session, flags)
+    conversation = Conversation(session, flags, expected)
     ask = _line_asked if sys.stdin.isatty() else _line_read
     while True:
         line = ask()
@@ -48,8 +49,8 @@ def chat(flags: Flags) -> int:
 
 
 class Conversation:
-    def __init__(self, session: Session, flags: Flags) -> None:
-        self._session, self._raw = session, flags.raw
+    def __init__(self, session: Session, flags: Flags, expected: str | None) -> None:
+        self._session, self._raw, self._expected = session, flags.raw, expected
         self._start = [] if flags.system is None else [{"role": "system", "content": flags.system}]
         self.messages = list(self._start)
 
@@ -60,7 +61,7 @@ class Conversation:
         """Answer a message; one that cannot be answered is told so, and forgotten."""
         asked = [*self.messages, {"role": "user", "content": text}]
         try:
-            completion = self._session.respond(self._prompt(asked))
+            completion = self._session.respond(self._prompt(asked), self._expected)
         except PacelineError as error:
             advice = "; /reset starts over" if isinstance(error, RequestError) and self.messages else ""
             _complain(f"{error}{advice}")

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
@@ -118,6 +119,7 @@ class Flags(ModelFlags):
     stop: Annotated[list[str] | None, _option("--stop", "End before this text; may be given again.", "TEXT")] = None
     system: Annotated[Text, _option("--system", "What the model is told before the conversation.", "TEXT")] = None
     raw: Annotated[bool, _option("--raw", "Continue the text as it is: no chat template.")] = False
+    prediction: Annotated[Text, _option("--prediction", "Text that an answer may repeat.", "FILE")] = None
     show_draft: Annotated[bool, _option("--show-draft", "Colour tokens by the drafter that guessed them.")] = False
     json: Annotated[bool, _option("--json", "Print one JSON object instead of the text.")] = False
 
@@ -129,6 +131,33 @@ class Flags(ModelFlags):
         """Raise OptionError for what would have no effect."""
         if self.raw and self.system is not None:
             raise OptionError("system needs the chat template, which --raw leaves out; give one of the two")
+
+    def expected(self) -> str | None:
+        """Return the text of a prediction, if there is one.
+
+        Raises:
+            OptionError: it would not be used.
+            RequestError: the file cannot be read, is empty or is not UTF-8.
+        """
+        path, named = self.prediction, self.drafter_names()
+        if path is None:
+            return None
+        if not self.speculates:
+            raise OptionError(
+                f"prediction is {path!r} and speculation is off; leave --prediction out or speculation on"
+            )
+        if named is not None and "prediction" not in named:
+            raise OptionError(
+                f"prediction is {path!r} and drafters is {self.drafters!r}, which does not use it; "
+                "add 'prediction' to --drafters or leave --prediction out"
+            )
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise RequestError(f"prediction {path!r} cannot be read ({error.strerror}); give a text file") from None
+        if not data:
+            raise RequestError(f"prediction {path!r} is empty; give a text file, or leave --prediction out")
+        return decode(data, f"prediction {path!r}")
 
     def sampling(self) -> SamplingParams:
         given: dict[str, Any] = {

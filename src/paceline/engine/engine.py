@@ -279,6 +279,7 @@ class Engine:
             "the prompt": prompt,
             "logit_bias": sampling.logit_bias,
             "stop_token_ids": sampling.stop_token_ids,
+            "the prediction": request.prediction,
             "bad_token_ids": [token for word in request.bad_token_ids for token in word],
         }
         for what, tokens in named.items():
