@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.core.tree import Draft
 from paceline.core.types import Verdict
+from paceline.drafters.base import Seen
 from paceline.drafters.lookup import LONGEST, SHORTEST, Lookup, confidence
 from tests.core.strategies import examples
 
@@ -65,7 +67,7 @@ def test_sequences_do_not_see_each_other() -> None:
     drafter.begin(two)
     first, second = drafter.propose([one, two], [4, 4])
     assert (first.tokens, second.tokens) == ((3, 1, 2), ())
-    drafter.observe(one, Verdict((0,), 3), {})
+    drafter.observe(one, Seen(4, [2, 3], Draft.chain([3], "lookup"), Verdict((0,), 1), [], {}))
     drafter.end(one)
     drafter.begin(one)
     assert [len(d) for d in drafter.propose([two, one], [0, 1])] == [0, 1]
