@@ -21,11 +21,11 @@ WIDTH, MARGIN = 8, 3.0
 """Most successors of a token, and how far their logits may lie below the largest."""
 FLAT = 1024
 """A row with more tokens within the margin says nothing, and is not worth sorting."""
-ROWS = 4
+ROWS = 2
 """Rows of a pass that are read: each costs a few passes over the vocabulary."""
 AGREEMENT = 0.5
 """How often the target goes on after a token as it would have in another place; a prior, the governor learns better."""
-LEAST = 0.02
+LEAST = 0.05
 """Nodes that are less likely to be reached are not drafted."""
 
 Successors = tuple[tuple[int, float], ...]

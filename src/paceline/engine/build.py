@@ -207,7 +207,7 @@ def _heads(chosen: Chosen, runner: Runner) -> DraftHeads:
 
 def _measure(runner: Runner, kv_tokens: int, progress: Progress, most_rows: int = 64) -> Costs:
     """Profile a runner on the kind of pass that it will be asked for; nothing is cached of it."""
-    costs = Costs()
+    costs = Costs(runner.info.least_rows)
     if not runner.info.can_rewind:
         return costs
     context, room = 64, min(runner.info.context, kv_tokens)

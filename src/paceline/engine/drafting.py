@@ -68,9 +68,7 @@ class DraftDesk:
         for name, drafter in self.drafters.items():
             mine = [min(n, limit.by_drafter.get(name, n)) for n, limit in zip(most, limits, strict=True)]
             asked = [i for i, seq in enumerate(seqs) if mine[i] and _wants(seq, name)]
-            asked = [
-                i for i in asked if name not in limits[i].by_drafter or _wanting(seqs[i], drafts[i], limits[i], value)
-            ]
+            asked = [i for i in asked if not drafts[i] or value(seqs[i], drafts[i]) <= _hope(limits[i], name)]
             found = self._timed(name, drafter, [seqs[i] for i in asked], [mine[i] for i in asked])
             for i, draft in zip(asked, found, strict=True):
                 if clean := self._clean(draft, seqs[i], mine[i]):
@@ -149,9 +147,9 @@ def mixed(draft: Draft, more: Draft) -> Draft:
     return draft if draft.is_sampled else tree.merge([draft, more])
 
 
-def _wanting(seq: LiveSequence, draft: Draft, limit: Limit, value: Value) -> bool:
-    """Whether a draft leaves something to be hoped for from a drafter that costs time."""
-    return not draft or value(seq, draft) <= limit.enough
+def _hope(limit: Limit, name: str) -> float:
+    """Return the value of a draft above which a drafter need not be asked as well."""
+    return min(limit.enough, limit.plenty) if name in limit.by_drafter else limit.plenty
 
 
 def _wants(seq: LiveSequence, drafter: str) -> bool:

@@ -72,7 +72,7 @@ class Engine:
     ) -> None:
         self.target, self.pool, self.scheduler, self.desk, self.governor = target, pool, scheduler, desk, governor
         self._text, self._eos, self._clock = text, frozenset(eos_ids), clock
-        self._want = Want(tuple(taps))
+        self._taps = tuple(taps)
         self.context = min(context or target.info.context, target.info.context)
         self._live: dict[int, LiveSequence] = {}
         self._finished: dict[int, Completion] = {}
@@ -140,7 +140,8 @@ class Engine:
         drafted = self._clock()
         verified = self._fit(plan.decoding, self.governor.trim(plan.decoding, drafts))
         ready = self._clock()
-        output = self._forward(plan, verified)
+        rows = self._rows(verified) if not plan.prefill else 0
+        output = self._forward(plan, verified, rows)
         answered = self._clock()
         outcomes: list[Outcome] = []
         for deciding in self._deciding(plan, drafts, verified, output):
@@ -148,7 +149,9 @@ class Engine:
         total = self._clock() - start
         draft_s, forward_s = drafted - before, answered - ready
         self._account(
-            StepReport(outcomes, prompt_rows, draft_s, forward_s, total - draft_s - forward_s, dict(self.desk.spent))
+            StepReport(
+                outcomes, prompt_rows, draft_s, forward_s, total - draft_s - forward_s, dict(self.desk.spent), rows
+            )
         )
         self._release_finished()
         return self._news()
@@ -177,7 +180,12 @@ class Engine:
             fitting.append(draft)
         return fitting
 
-    def _forward(self, plan: Plan, drafts: Sequence[Draft]) -> Output:
+    def _rows(self, drafts: Sequence[Draft]) -> int:
+        """Return how many rows the pass is to have."""
+        drafted = sum(map(len, drafts))
+        return self.governor.costs.steady(len(drafts) + drafted, plain=not drafted)
+
+    def _forward(self, plan: Plan, drafts: Sequence[Draft], rows: int) -> Output:
         spans = []
         for seq, draft in zip(plan.decoding, drafts, strict=True):
             assert seq.slot is not None
@@ -191,7 +199,7 @@ class Engine:
             wanted = [rows - 1] if chunk.finishes else []
             spans.append(Span.causal(part, seq.cache_len, seq.slot.table, wanted, stepwise=chunk.is_output))
         try:
-            return self.target.forward(spans, self._want)
+            return self.target.forward(spans, Want(self._taps, rows))
         except BaseException:
             # Nothing of this pass was committed, so the caches are sound; the sequences are not worth saving.
             for seq in [*plan.decoding, *(chunk.seq for chunk in plan.prefill)]:

@@ -19,6 +19,8 @@ from paceline.core.types import ROOT
 
 CERTAIN = 0.99
 """No chance is held higher."""
+LEAST = 0.01
+"""Nor lower."""
 FIRST = 0.6
 """Chance of a first guess while nothing is known."""
 BUCKETS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
@@ -35,6 +37,7 @@ MEMORY = 200.0
 """Observations that a count remembers."""
 REQUEST_PRIOR = 4.0
 REQUEST_KEEP = 0.97
+COMPANY_KEEP, COMPANY_PRIOR = 0.995, 20.0
 FADE = 0.85
 """What a step without a guess leaves of what is known of a request's latest ones."""
 FORGOTTEN = 1.0
@@ -78,14 +81,17 @@ class _Trend:
 
     expected: float = 0.0
     taken: float = 0.0
+    keep: float = REQUEST_KEEP
+    prior: float = REQUEST_PRIOR
+    """Observations that nothing having been special is worth."""
 
     def add(self, expected: float, taken: bool) -> None:
-        self.expected = REQUEST_KEEP * self.expected + expected
-        self.taken = REQUEST_KEEP * self.taken + taken
+        self.expected = self.keep * self.expected + expected
+        self.taken = self.keep * self.taken + taken
 
     @property
     def ratio(self) -> float:
-        return (self.taken + REQUEST_PRIOR) / (self.expected + REQUEST_PRIOR)
+        return (self.taken + self.prior) / (self.expected + self.prior)
 
 
 @dataclass(slots=True)
@@ -109,6 +115,9 @@ class Acceptance:
     def __init__(self) -> None:
         self._counts: dict[tuple[str, int, int, int], _Count] = defaultdict(_Count)
         self._requests: dict[tuple[int, str], _Own] = {}
+        self._company: dict[tuple[str, ...], _Trend] = {}
+        """Of nodes that just these drafters guessed, what came against what any of them let expect alone: agreement is
+        worth more, and a drafter alone among several less."""
         self.calibration: list[Calibration] = [Calibration() for _ in range(10)]
 
     def at_depth(self, request: int, source: str, depth: int, prior: float = FIRST) -> float:
@@ -176,28 +185,36 @@ class Acceptance:
     def _node_chance(
         self, request: int, guesses: tuple[Guess, ...], at: int, runs: Mapping[str, int | None] | None = None
     ) -> float:
-        """Return the chance of a node: of several drafters that agree on it, what their agreeing has been worth."""
+        """Return the chance of a node, given who guessed it and who did not."""
+        company = self._company.get(tuple(name for name, _ in guesses))
+        best = self._best_alone(request, guesses, at, runs)
+        return best if company is None else min(max(best * company.ratio, LEAST), CERTAIN)
+
+    def _best_alone(
+        self, request: int, guesses: tuple[Guess, ...], at: int, runs: Mapping[str, int | None] | None = None
+    ) -> float:
+        """Return the best chance that any of these drafters lets expect, whatever others say."""
         singly = []
         for name, sure in guesses:
             own = self._requests.get((request, name), _NEW)
             run = own.run if runs is None else runs[name]
             singly.append(self._chance(own, run, name, at, bucket(sure), sure))
-        if len(singly) == 1:
-            return singly[0]
-        return self._chance(_NEW, None, _agreed(guesses), at, ANY, max(singly))
+        return max(singly)
 
     def _learn(
         self, request: int, guesses: tuple[Guess, ...], runs: Mapping[str, int | None], at: int, taken: bool
     ) -> None:
-        """Count a node for every drafter that guessed it, and for their agreeing."""
-        expected = self._node_chance(request, guesses, at, runs)
+        """Count a node for every drafter that guessed it, and for just these having done so."""
+        alone, expected = (f(request, guesses, at, runs) for f in (self._best_alone, self._node_chance))
         self.calibration[min(int(expected * 10), 9)].add(expected, taken)
         for name, sure in guesses:
             own, kind = self._own(request, name), bucket(sure)
             own.sure.add(self._chance(own, runs[name], name, at, kind, sure), taken)
             self._count(name, runs[name], at, kind, taken)
-        if len(guesses) > 1:
-            self._count(_agreed(guesses), None, at, ANY, taken)
+        company = self._company.setdefault(
+            tuple(name for name, _ in guesses), _Trend(keep=COMPANY_KEEP, prior=COMPANY_PRIOR)
+        )
+        company.add(alone, taken)
 
     def _settle(self, request: int, name: str, run: int | None, at: int, hit: bool) -> None:
         """Count whether any of a drafter's guesses for a position was right."""
@@ -216,15 +233,10 @@ class Acceptance:
         chance = self._counts[source, at, kind, WIDE].mean(prior)
         if run is not None:
             chance = self._counts[source, at, kind, bisect_right(RUNS, run)].mean(chance)
-        return min(max(chance * own.trend(kind).ratio, 0.01), CERTAIN)
+        return min(max(chance * own.trend(kind).ratio, LEAST), CERTAIN)
 
 
 _NEW = _Own()
-
-
-def _agreed(guesses: tuple[Guess, ...]) -> str:
-    """Return the name under which it is counted how often these drafters are right together."""
-    return "+".join(name for name, _ in guesses)
 
 
 def bucket(confidence: float) -> int:

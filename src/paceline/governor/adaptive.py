@@ -15,9 +15,11 @@ from paceline.governor.costs import Costs
 from paceline.governor.fixed import asked
 from paceline.governor.turn import Pace, Try, Turn, all_right
 
-FREE_SHARE = 0.0025
+FREE_SHARE = 0.02
 """A drafter whose token takes less than this share of a plain step is free: it is always asked, and learnt about even
 when nothing is verified."""
+PLENTY = 0.25
+"""Tokens that a draft gains beyond which no other drafter is asked, where one branch alone can be verified."""
 PROBE_TOKENS = 2
 ALWAYS = 4
 """Drafted tokens of a request that speculates always and does not say how many."""
@@ -100,12 +102,14 @@ class Adaptive:
         self._observe_drafts(step)
         for outcome in step.outcomes:
             self.acceptance.observe(outcome.seq.id, outcome.drafted, outcome.tokens)
-        if not step.outcomes:
-            return
-        if not step.prefill_rows:
-            self.costs.observe(step.rows, step.forward_s, step.other_s)
-        if self._turn.rows > step.prefill_rows and not any(o.seq.speculation.mode == "always" for o in step.outcomes):
-            self._book(step)
+        is_ordinary = False
+        if step.prefill_rows:
+            self.costs.disturb()
+        elif step.outcomes:
+            is_ordinary = self.costs.observe(step.rows, step.forward_s, step.other_s, step.ran)
+        asked_for = any(outcome.seq.speculation.mode == "always" for outcome in step.outcomes)
+        if step.outcomes and self._turn.rows > step.prefill_rows and not asked_for:
+            self._book(step, is_ordinary)
 
     # Limits
 
@@ -139,7 +143,7 @@ class Adaptive:
             if length < limit.nodes:
                 reason = reason or self._why(name)
             by_drafter[name], enough = length, max(enough, gain)
-        return Limit(limit.nodes, reason, by_drafter, enough)
+        return Limit(limit.nodes, reason, by_drafter, enough, math.inf if seq.tree_room > 0 else PLENTY)
 
     def _lengths(self, seqs: Sequence[Drafting], name: str) -> dict[int, tuple[int, float]]:
         """Return by request how much a costly drafter should draft, and what that gains on average, in tokens.
@@ -253,11 +257,14 @@ class Adaptive:
         return (self._pass(rows + more) - self._pass(rows)) / self._turn.price
 
     def _pass(self, rows: int) -> float:
-        """Return the seconds of a pass as they are in this step."""
-        times = self._turn.times
-        if rows not in times:
-            times[rows] = self.costs.forward(rows)
-        return times[rows]
+        """Return the seconds of this step's pass, if it has so many rows."""
+        turn = self._turn
+        if rows not in turn.times:
+            has_prompts = turn.rows > turn.sequences
+            turn.times[rows] = (
+                self.costs.forward(rows) if has_prompts else self.costs.next_pass(rows, plain=rows == turn.sequences)
+            )
+        return turn.times[rows]
 
     def _plain(self) -> float:
         plain = self.costs.plain_seconds(self._turn.sequences)
@@ -309,7 +316,7 @@ class Adaptive:
             drafts = [outcome for outcome in step.outcomes if name in outcome.drafted.drafters]
             self._tries[name].result(bool(drafts) and all(all_right(name, outcome) for outcome in drafts))
 
-    def _book(self, step: StepReport) -> None:
+    def _book(self, step: StepReport, is_ordinary: bool) -> None:
         turn = self._turn
         plain, n = self._plain(), turn.sequences
         gained = sum(len(outcome.tokens) - 1 for outcome in step.outcomes) / n
@@ -321,7 +328,7 @@ class Adaptive:
             self._since_plain = 0 if step.is_plain else self._since_plain + 1
             weight = min(0.5, 0.02 * (1 + gained))
             self._pace().add((1 + gained) * plain, step.seconds, weight)
-        if step.is_plain:  # measures what plain is: neither won nor lost, but for drafting in vain
+        if step.is_plain and is_ordinary:  # measures what plain is: neither won nor lost, but for drafting in vain
             extra = step.draft_s
         reading = sum(self.costs.catch_up(name, missed) for name, missed in turn.missed.items())
         self.account.book(gained - extra / plain, step.seconds / plain, min(reading, step.draft_s) / plain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -66,6 +67,8 @@ class Limit:
     """Lower limits of drafters whose guesses cost time."""
     enough: float = 0.0
     """Where the others' guesses have more value than this, the drafters in `by_drafter` are not asked."""
+    plenty: float = math.inf
+    """Where they have more than this, no other is asked."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,6 +95,8 @@ class StepReport:
     other_s: float
     draft_s_by: Mapping[str, float] = field(default_factory=dict)
     """Of `draft_s`, each drafter's."""
+    ran: int = 0
+    """Rows of the pass, those included that only filled it up; 0 is as many as were needed."""
 
     @property
     def seconds(self) -> float:

@@ -11,7 +11,11 @@ from statistics import median
 
 PROFILED_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 PROFILE_SECONDS = 1.5
-_REPEATS = 3
+_REPEATS, _CHANGES = 3, 5
+LEAST_CHANGE = 0.02
+"""Share of a pass below which a change of its number of rows is for free."""
+STEADY_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Numbers of rows that drafts are filled up to, where a new number costs time."""
 
 # Variances of the logarithm of a time, for the gains of the running estimates (a Kalman filter's, point by point).
 _NOISE = 0.05**2
@@ -44,12 +48,22 @@ class Costs:
     The curve is kept point by point: cliffs and stairs are not smoothed away. Between points it is a straight line,
     beyond the last one the line through the last two. `drift` follows what slows all passes alike: a longer context,
     a busier machine. A measurement moves whichever of the two was known less well.
+
+    Args:
+        least_rows: rows that a pass has at least; fewer take as long.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, least_rows: int = 1) -> None:
+        self._least = least_rows
         self._curve: dict[int, _Point] = {}
         self._rows: list[int] = []
         self._passes = 0
+        self.switch_s = 0.0
+        """What a pass takes longer when its number of rows is not that of the pass before."""
+        self._ran: int | None = None
+        """Rows of the pass before; None where that read a prompt."""
+        self._idle = 0.0
+        """Seconds lost to rows that filled passes up, since the last pass that needed them."""
         self.drift = 1.0
         self.other_s = 0.0
         self.draft_s: dict[str, float] = {}
@@ -63,7 +77,7 @@ class Costs:
 
     def forward(self, rows: int) -> float:
         """Return the seconds of a pass of so many rows, as things are now; 0 where nothing was measured."""
-        return self._on_curve(rows) * self.drift
+        return self._on_curve(max(rows, self._least)) * self.drift
 
     def plain_seconds(self, sequences: int) -> float | None:
         """Return the seconds of a plain step of so many sequences, None where nothing was measured."""
@@ -79,6 +93,7 @@ class Costs:
 
     def learn(self, rows: int, seconds: float) -> None:
         """Take in one measured pass."""
+        rows = max(rows, self._least)
         self._passes += 1
         point = self._curve.get(rows)
         if point is None:
@@ -99,10 +114,55 @@ class Costs:
         if clamped != news:
             point.variance += _SURPRISE
 
-    def observe(self, rows: int, forward_s: float, other_s: float) -> None:
-        """Learn from a step that read no prompt: prompt rows are costed, not counted as decoding."""
-        self.learn(rows, forward_s)
+    def steady(self, rows: int, plain: bool = False) -> int:
+        """Return how many rows the next pass had best run, if it needs so many.
+
+        More than needed while that loses less than a change would (as one rents skis until that has cost a pair:
+        never more than twice what hindsight would have paid).
+
+        Args:
+            plain: whether nothing is drafted; then a change is to the very number, for it may last.
+        """
+        rows = max(rows, self._least)
+        if not self.switch_s:
+            return rows
+        if self._ran is not None and rows <= self._ran:
+            lost = self.forward(self._ran) - self.forward(rows)
+            if self._idle + lost < self.switch_s:
+                return self._ran
+        return rows if plain else next((n for n in STEADY_ROWS if n >= rows), rows)
+
+    def next_pass(self, rows: int, plain: bool = False) -> float:
+        """Return the seconds of the next pass if it needs so many rows, a change of their number included."""
+        ran = self.steady(rows, plain)
+        return self.forward(ran) + (self.switch_s if ran != self._ran else 0.0)
+
+    def observe(self, rows: int, forward_s: float, other_s: float, ran: int = 0) -> bool:
+        """Learn from a step that read no prompt: prompt rows are costed, not counted as decoding.
+
+        Args:
+            rows: that were needed.
+            ran: that did run; 0 is as many.
+
+        Returns:
+            Whether the pass was an ordinary one of so many rows: not filled up, and no change.
+        """
+        rows = max(rows, self._least)
+        ran = max(ran, rows)
+        changed, lost = ran != self._ran, self.forward(ran) - self.forward(rows)
+        if not changed or not self.switch_s:
+            self.learn(ran, forward_s)
+            self._idle = self._idle + max(0.0, lost) if ran > rows else 0.0
+        else:
+            self.switch_s = _follow(self.switch_s, max(forward_s - self.forward(ran), 0.1 * self.switch_s))
+            self._idle = 0.0
+        self._ran = ran
         self.other_s = _follow(self.other_s, other_s)
+        return ran == rows and not changed
+
+    def disturb(self) -> None:
+        """Note that a pass of another kind has run, with a prompt in it."""
+        self._ran, self._idle = None, 0.0
 
     def observe_draft(self, drafter: str, seconds: float, depth: int, sequences: int = 1, missed: int = 0) -> None:
         """Learn what drafted tokens cost; a drafter's tokens come one pass after the other.
@@ -149,12 +209,19 @@ def profile(run: Callable[[int], None], costs: Costs, most_rows: int, budget_s: 
     """Measure the curve: `run(rows)` makes one pass. Stops when the time is up; the rest is learnt while serving."""
     start = time.perf_counter()
     run(1)
-    for rows in (n for n in PROFILED_ROWS if n <= most_rows):
-        times = []
-        for _ in range(_REPEATS):
-            before = time.perf_counter()
-            run(rows)
-            times.append(time.perf_counter() - before)
-        costs.learn(rows, median(times))
+    sizes = [n for n in PROFILED_ROWS if n <= most_rows]
+    for i, rows in enumerate(sizes):
+        run(rows)  # the first of its size prepares more than a change does
+        costs.learn(rows, median(_timed(run, rows) for _ in range(_REPEATS)))
         if time.perf_counter() - start > budget_s:
-            return
+            sizes = sizes[: i + 1]
+            break
+    changes = [_timed(run, rows) - costs.forward(rows) for rows in sizes[:_CHANGES]]
+    change = median(changes) if len(sizes) > 1 else 0.0
+    costs.switch_s = change if change > LEAST_CHANGE * costs.forward(1) else 0.0
+
+
+def _timed(run: Callable[[int], None], rows: int) -> float:
+    start = time.perf_counter()
+    run(rows)
+    return time.perf_counter() - start

@@ -27,8 +27,10 @@ class Fixed:
         return [tree.prune(d, asked(seq, self._length).nodes) for seq, d in zip(seqs, drafts, strict=True)]
 
     def observe(self, step: StepReport) -> None:
-        if step.outcomes and not step.prefill_rows:
-            self.costs.observe(step.rows, step.forward_s, step.other_s)
+        if step.prefill_rows:
+            self.costs.disturb()
+        elif step.outcomes:
+            self.costs.observe(step.rows, step.forward_s, step.other_s, step.ran)
 
 
 def asked(seq: Drafting, most: int) -> Limit:

@@ -28,6 +28,8 @@ class RunnerInfo:
     """False where a rejected token cannot be taken back out of the state (recurrent and hybrid models)."""
     tree_context: int | None = None
     """Trees are exact only while a sequence, drafted rows included, is no longer than this; None is always."""
+    least_rows: int = 1
+    """Rows that a pass has at least, some of which may answer nothing."""
     name: str = ""
     """The runner's name: openvino, torch, toy."""
     weights: str = ""
@@ -94,6 +96,9 @@ class Want:
     hidden: tuple[int, ...] = ()
     """Layers after which the hidden state of every row of the pass is returned (0 is the first layer); the number of
     layers stands for what the head reads, the state after the final norm."""
+    rows: int = 0
+    """Rows to run at least: where passes of a new number of rows have to be prepared, a runner fills up to this with
+    rows that answer nothing. Others may run what is needed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -69,13 +69,15 @@ class OpenVINORunner:
             context=config.context,
             block_size=BLOCK_SIZE,
             block_bytes=self._program.block_bytes,
+            least_rows=2 if self._invariant else 1,
             name="openvino",
             weights=weights,
             tree_context=0 if self._invariant else config.window if config.window_layers else None,
         )
 
     def allocate(self, blocks: int) -> None:
-        # A lone row gets company, so that its kernel is that of many; what the companion writes is never read.
+        # A lone row gets company, so that its kernel is that of many; and a pass may be filled up to the number of rows
+        # of the one before. What companions write is never read.
         self._program.allocate(blocks, spare=1)
         self._companion = Part(0, 1, np.array([blocks], np.int32))
 
@@ -83,10 +85,12 @@ class OpenVINORunner:
         parts = batching.parts(spans, self._invariant)
         tokens = [span.tokens for span in spans]
         positions = [span.row_positions for span in spans]
-        if self._invariant and len(parts) == 1 and parts[0].rows == 1:
-            parts.append(self._companion)
-            tokens.append(np.zeros(1, np.int64))
-            positions.append(np.zeros(1, np.int64))
+        rows = sum(len(span.tokens) for span in spans)
+        companions = max(want.rows - rows, int(self._invariant and rows == 1))
+        if companions > 0:
+            parts += [self._companion] * companions
+            tokens.append(np.zeros(companions, np.int64))
+            positions.append(np.zeros(companions, np.int64))
         wanted, places = batching.wanted(spans), np.concatenate(positions)
         inputs: dict[str, NDArray[Any]] = {
             "embeds": self._embeddings(np.concatenate(tokens), places),
@@ -95,10 +99,10 @@ class OpenVINORunner:
             **batching.index(parts),
         }
         logits, *tapped = self._program.run(inputs)
-        rows = sum(len(span.tokens) for span in spans)  # the companion's is no answer
         states = {layer: tapped[self._taps.index(layer)] for layer in want.hidden}
         return Output(
             logits.reshape(len(wanted), logits.shape[-1]),
+            # what companions say is no answer
             {layer: state.reshape(-1, self._config.width)[:rows] for layer, state in states.items()},
         )
 
