@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paceline.governor import costs as module
-from paceline.governor.costs import PROFILED_ROWS, Costs, profile
+from paceline.governor.costs import PROFILED_ROWS, STEADY_ROWS, Costs, profile
+from tests.core.strategies import examples
 
 
 def learnt(curve, rows=PROFILED_ROWS) -> Costs:
@@ -160,3 +164,82 @@ def test_a_profile_ends_in_time(monkeypatch) -> None:
     assert machine.now < 4
     assert costs.known
     assert costs.forward(2) == pytest.approx(0.4)
+
+
+def steps(switch: float = 5.0, least: int = 1) -> Costs:
+    """A row costs 1 and a pass 10, so much more where the number of rows is new."""
+    costs = Costs(least)
+    for rows in (1, 2, 4, 8, 16, 64):
+        costs.learn(rows, 10.0 + rows)
+    costs.switch_s = switch
+    return costs
+
+
+def run_steadily(costs: Costs, needs: Sequence[int], plain: bool = False) -> list[int]:
+    """Return how many rows run for each need, on a machine that takes what the costs say."""
+    ran = []
+    for rows in needs:
+        chosen = costs.steady(rows, plain)
+        took = costs.next_pass(rows, plain)
+        changed = not ran or chosen != ran[-1]
+        assert took == pytest.approx(10 + max(chosen, 1) + 5 * changed, rel=0.05)
+        costs.observe(rows, 10.0 + chosen + 5 * changed, 0.0, chosen)
+        ran.append(chosen)
+    return ran
+
+
+def test_a_pass_is_filled_up_while_that_is_cheaper_than_a_change() -> None:
+    assert run_steadily(steps(), [4, 1, 3, 4, 1]) == [4, 4, 4, 4, 4]
+    assert run_steadily(steps(), [4, 1, 1, 1]) == [4, 4, 1, 1], "3 were lost, 3 more would be as much as a change"
+    assert run_steadily(steps(), [16, 1]) == [16, 1], "at once, where one pass loses more"
+
+
+def test_drafts_grow_to_common_sizes_and_plain_steps_to_their_own() -> None:
+    assert run_steadily(steps(), [3, 5, 7, 7]) == [4, 6, 8, 8]
+    assert run_steadily(steps(), [3, 3, 5, 5], plain=True) == [3, 3, 5, 5]
+
+
+def test_where_a_change_costs_nothing_passes_are_as_needed() -> None:
+    costs = steps(switch=0.0)
+    for rows in (3, 1, 7, 2):
+        assert costs.steady(rows) == rows
+        assert costs.next_pass(rows) == costs.forward(rows)
+        assert costs.observe(rows, 10.0 + rows, 0.0)
+
+
+def test_rows_that_a_pass_has_anyway_are_free() -> None:
+    costs = steps(least=2)
+    assert costs.forward(1) == costs.forward(2)
+    assert costs.steady(1) == 2
+    assert costs.observe(1, 12.0, 0.0) is False, "the first is a change"
+    assert costs.observe(1, 12.0, 0.0) is True
+    assert costs.next_pass(2) == pytest.approx(costs.next_pass(1))
+
+
+def test_a_prompt_makes_the_next_pass_a_change() -> None:
+    costs = steps()
+    run_steadily(costs, [4, 4])
+    costs.disturb()
+    assert costs.steady(1, plain=True) == 1
+    assert costs.next_pass(4) == pytest.approx(19, rel=0.05)
+
+
+def test_what_a_change_costs_is_learnt_apart_from_the_curve() -> None:
+    costs, before = steps(), steps().forward(4)
+    for _ in range(60):
+        costs.disturb()
+        costs.observe(4, 14.0 + 2.0, 0.0, 4)
+    assert costs.switch_s == pytest.approx(2.0, abs=0.3)
+    assert costs.forward(4) == pytest.approx(before)
+
+
+@given(st.lists(st.integers(1, 16), min_size=1, max_size=80))
+@examples(100)
+def test_filling_up_never_loses_much_against_exact_numbers(needs: list[int]) -> None:
+    """Beyond the passes themselves, at most twice what changes to the very number would cost, and a round-up."""
+    ran = run_steadily(steps(), needs)
+    changes = sum(5 for a, b in zip([0, *ran], ran, strict=False) if a != b)
+    extra = changes + sum(a - b for a, b in zip(ran, needs, strict=True))
+    exact = sum(5 for a, b in zip([0, *needs], needs, strict=False) if a != b)
+    rounded = sum(next(n for n in STEADY_ROWS if n >= rows) - rows for rows in needs)
+    assert extra <= 2 * exact + rounded + 5

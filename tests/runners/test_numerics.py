@@ -107,6 +107,19 @@ def test_rows_of_a_pass_are_as_rows_alone(invariant: Bench) -> None:
         assert invariant.same(found), f"{rows} rows"
 
 
+@pytest.mark.parametrize("least", [2, 4, 12])
+def test_rows_of_a_pass_that_is_filled_up_are_as_rows_alone(invariant: Bench, least: int) -> None:
+    """One row, then several; what fills the pass up answers nothing and is cached for nobody."""
+    blocks = table(1)
+    invariant.runner.forward([Span.causal(invariant.text[:PREFIX], 0, blocks, [])])
+    found = [
+        invariant.runner.forward([step(invariant.text, PREFIX + begin, rows, blocks)], Want(rows=least)).logits.copy()
+        for begin, rows in ((0, 1), (1, 3), (4, 1), (5, 8))
+    ]
+    assert [len(answers) for answers in found] == [1, 3, 1, 8]
+    assert invariant.same(np.concatenate(found))
+
+
 def test_rows_that_end_apart_are_as_rows_alone(invariant: Bench) -> None:
     """Passes of all sizes, one after the other, over the border of a block."""
     runner, text, begin = invariant.runner, invariant.text, 0

@@ -221,6 +221,8 @@ def _measure(runner: Runner, kv_tokens: int, progress: Progress, most_rows: int 
         costs,
         most_rows,
     )
+    if not runner.info.fills_up:
+        costs.switch_s = 0.0
     progress("measuring the cost curve", 1, 1)
     return costs
 

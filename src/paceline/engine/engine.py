@@ -185,7 +185,7 @@ class Engine:
         drafted = sum(map(len, drafts))
         return self.governor.costs.steady(len(drafts) + drafted, plain=not drafted)
 
-    def _forward(self, plan: Plan, drafts: Sequence[Draft], rows: int) -> Output:
+    def _forward(self, plan: Plan, drafts: Sequence[Draft], least: int) -> Output:
         spans = []
         for seq, draft in zip(plan.decoding, drafts, strict=True):
             assert seq.slot is not None
@@ -199,7 +199,7 @@ class Engine:
             wanted = [rows - 1] if chunk.finishes else []
             spans.append(Span.causal(part, seq.cache_len, seq.slot.table, wanted, stepwise=chunk.is_output))
         try:
-            return self.target.forward(spans, Want(self._taps, rows))
+            return self.target.forward(spans, Want(self._taps, least))
         except BaseException:
             # Nothing of this pass was committed, so the caches are sound; the sequences are not worth saving.
             for seq in [*plan.decoding, *(chunk.seq for chunk in plan.prefill)]:

@@ -145,12 +145,13 @@ class Costs:
             ran: that did run; 0 is as many.
 
         Returns:
-            Whether the pass was an ordinary one of so many rows: not filled up, and no change.
+            Whether the pass was an ordinary one of so many rows: not filled up, and no change that costs time.
         """
         rows = max(rows, self._least)
         ran = max(ran, rows)
-        changed, lost = ran != self._ran, self.forward(ran) - self.forward(rows)
-        if not changed or not self.switch_s:
+        changed = bool(self.switch_s) and ran != self._ran
+        lost = self.forward(ran) - self.forward(rows)
+        if not changed:
             self.learn(ran, forward_s)
             self._idle = self._idle + max(0.0, lost) if ran > rows else 0.0
         else:

@@ -30,6 +30,8 @@ class RunnerInfo:
     """Trees are exact only while a sequence, drafted rows included, is no longer than this; None is always."""
     least_rows: int = 1
     """Rows that a pass has at least, some of which may answer nothing."""
+    fills_up: bool = False
+    """Whether a pass is filled up to `Want.rows`."""
     name: str = ""
     """The runner's name: openvino, torch, toy."""
     weights: str = ""

@@ -70,6 +70,7 @@ class OpenVINORunner:
             block_size=BLOCK_SIZE,
             block_bytes=self._program.block_bytes,
             least_rows=2 if self._invariant else 1,
+            fills_up=True,
             name="openvino",
             weights=weights,
             tree_context=0 if self._invariant else config.window if config.window_layers else None,
