@@ -149,7 +149,7 @@ def mixed(draft: Draft, more: Draft) -> Draft:
 
 def _hope(limit: Limit, name: str) -> float:
     """Return the value of a draft above which a drafter need not be asked as well."""
-    return min(limit.enough, limit.plenty) if name in limit.by_drafter else limit.plenty
+    return limit.enough if name in limit.by_drafter else limit.plenty
 
 
 def _wants(seq: LiveSequence, drafter: str) -> bool:

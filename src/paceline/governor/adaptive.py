@@ -276,11 +276,12 @@ class Adaptive:
 
         The engine's own time a token of late is too strict a price: a draft ends behind the token that was hard to
         guess, a plain step in front of it. The mean of that and of plain decoding's does best in simulation. Where the
-        curve has a stair, the first rows pay only together with those that follow at no cost.
+        curve has a stair, the first rows pay only together with those that follow at no cost. One row more may cost
+        nothing and says little of those after it.
         """
         turn = self._turn
         turn.price = self._plain() / turn.sequences / math.sqrt(self._pace().speedup)
-        counts = [*range(1, self._most), max(1, self._most), max(1, self._most) * turn.sequences]
+        counts = [*range(2, self._most), max(1, self._most), max(1, self._most) * turn.sequences]
         turn.row = min(self._row_tokens(turn.rows, count) / count for count in counts)
 
     def _pace(self) -> Pace:

@@ -68,7 +68,7 @@ class Limit:
     enough: float = 0.0
     """Where the others' guesses have more value than this, the drafters in `by_drafter` are not asked."""
     plenty: float = math.inf
-    """Where they have more than this, no other is asked."""
+    """Where they have more than this, neither are the others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
