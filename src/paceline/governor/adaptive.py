@@ -111,8 +111,6 @@ class Adaptive:
         if step.outcomes and self._turn.rows > step.prefill_rows and not asked_for:
             self._book(step, is_ordinary)
 
-    # Limits
-
     def _closed(self) -> Reason | None:
         """Return why no sequence is to draft in this step."""
         if self.account.overdrawn:
@@ -230,8 +228,6 @@ class Adaptive:
             return True
         return self.costs.draft(name, self._turn.sequences) > FREE_SHARE * self._plain()
 
-    # Worth
-
     def _offer(self, seq: Drafting, draft: Draft) -> Offer:
         most = ALWAYS if seq.speculation.mode == "always" and seq.speculation.max_draft is None else self._most
         chances = self.acceptance.survivals(seq.id, draft)
@@ -286,8 +282,6 @@ class Adaptive:
 
     def _pace(self) -> Pace:
         return self._paces.setdefault(self._turn.sequences, Pace())
-
-    # What came of it
 
     def _note(self, seq: Drafting, draft: Draft) -> None:
         """Take down who has drafted, how deep, and how far it has read."""
