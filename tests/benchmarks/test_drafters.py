@@ -28,6 +28,5 @@ def test_every_drafter_and_all_together(tmp_path: Path) -> None:
     assert {mode for _, mode in cells} == modes | {"plain"}
     assert cells["all", "plain"]["acceptance_length"] == 1
     assert cells["all", "plain"]["ratio"] == 1
-    assert cells["all", "suffix"]["coverage"] > 0
     assert {row["category"] for row in found["mixed_against_best_single"]} == {category for category, _ in cells}
     assert "mixed against the best single drafter" in done.stdout
