@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -104,6 +105,7 @@ def build(chosen: Chosen, progress: Progress = cache.silent) -> Engine:
     costs = _measure(runner, chosen.kv_tokens, progress)
     if draft is not None:
         costs.draft_s["model"] = _measure(draft.runner, chosen.kv_tokens, progress, most_rows=1).forward(1)
+        costs.catch_up_s["model"] = _reading(draft.runner)
     if beside is not None:
         costs.draft_s["heads"] = heads.seconds(beside)
     governor = Adaptive(options.max_draft, costs, chosen.drafters)
@@ -225,6 +227,16 @@ def _measure(runner: Runner, kv_tokens: int, progress: Progress, most_rows: int 
         costs.switch_s = 0.0
     progress("measuring the cost curve", 1, 1)
     return costs
+
+
+def _reading(runner: Runner, tokens: int = 64) -> float:
+    """Measure the seconds that a runner takes to read a token of a prompt; 0 where it has no room for one."""
+    if runner.info.context < tokens:
+        return 0.0
+    blocks = np.arange(-(-tokens // runner.info.block_size), dtype=np.int32)
+    start = time.perf_counter()
+    runner.forward([Span.causal([0] * tokens, 0, blocks, [])])
+    return (time.perf_counter() - start) / tokens
 
 
 def _touch(output: Output) -> None:

@@ -184,11 +184,15 @@ class Adaptive:
         return best, best_gain
 
     def _pays_reading(self, seq: Drafting, name: str, gain: float) -> bool:
-        """Whether the text is still long enough, and the account lets a drafter read what it has missed of it."""
+        """Whether the text is still long enough, and the account lets a drafter read what it has missed of it.
+
+        What it gains counts beyond what is gained of late without it.
+        """
         reading = self.costs.catch_up(name, self._missed(seq, name)) / self._turn.price
         if reading <= 1:
             return True
-        if reading > gain * min(HORIZON, seq.room / (1 + gain)) or self._turn.advanced or not self.account.advances:
+        more = gain + 1 - self._pace().speedup
+        if reading > more * min(HORIZON, seq.room / (1 + gain)) or self._turn.advanced or not self.account.advances:
             return False
         self._turn.advanced = True
         return True

@@ -11,6 +11,8 @@ from statistics import median
 
 PROFILED_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 PROFILE_SECONDS = 1.5
+TELLING = 64
+"""Missed tokens from which on the time of a draft says what reading costs."""
 _REPEATS, _CHANGES = 3, 5
 LEAST_CHANGE = 0.02
 """Share of a pass below which a change of its number of rows is for free."""
@@ -69,7 +71,8 @@ class Costs:
         self.draft_s: dict[str, float] = {}
         """Of one pass of a drafter, as far as it is known without the size of the batch."""
         self._drafts: dict[tuple[str, int], float] = {}
-        self._catch_up_s: dict[str, float] = {}
+        self.catch_up_s: dict[str, float] = {}
+        """Of one token that a drafter has missed and has to read."""
 
     @property
     def known(self) -> bool:
@@ -89,7 +92,7 @@ class Costs:
 
     def catch_up(self, drafter: str, tokens: int) -> float:
         """Return the seconds that a drafter takes to read so many tokens which it has missed; 0 until it did once."""
-        return tokens * self._catch_up_s.get(drafter, 0.0)
+        return tokens * self.catch_up_s.get(drafter, 0.0)
 
     def learn(self, rows: int, seconds: float) -> None:
         """Take in one measured pass."""
@@ -174,8 +177,10 @@ class Costs:
         """
         known = self.draft(drafter, sequences)
         if missed and known:
-            each = max(0.0, seconds - depth * known) / missed
-            self._catch_up_s[drafter] = _follow(self._catch_up_s.get(drafter, each), each, 0.5)
+            before = self.catch_up_s.get(drafter)
+            if before is None or missed >= TELLING:
+                each = max(0.0, seconds - depth * known) / missed
+                self.catch_up_s[drafter] = each if before is None else _follow(before, each, 0.5)
             return
         self._drafts[drafter, sequences] = each = _follow(known, seconds / max(depth, 1))
         if sequences == 1 or drafter not in self.draft_s:
