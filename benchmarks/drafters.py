@@ -3,7 +3,7 @@
     python benchmarks/drafters.py --model demo
     python benchmarks/drafters.py --model TARGET.gguf --draft DRAFTER.gguf --prompts A.jsonl B.jsonl --json out.json
 
-Every prompt is decoded plainly, then once with each drafter and once with all ("mixed"), in an order that turns from
+Every prompt is decoded plainly, then once with each drafter and once with those that `auto` uses ("mixed"), in an order that turns from
 prompt to prompt, then plainly again. A ratio is plain time over speculative time for the same tokens. Each mode has a
 governor and a tenant of its own, so that none learns from another, and above all none replays the answer that another
 has just given. Prompts of one mode do follow each other: what a drafter remembers from one to the next is its merit.
@@ -22,9 +22,12 @@ from typing import Any
 
 from common import geometric, progress, provenance, read_prompts, write_json
 
-from paceline import LLM, Completion, SamplingParams, SpeculationParams
+from paceline import LLM, Completion, Options, SamplingParams, SpeculationParams
+from paceline.engine.build import choose
 
 PLAIN, MIXED = "plain", "mixed"
+EXTRA = ("recycle",)
+"""Measured alone even where `auto` leaves it out of the tree."""
 
 
 @dataclass
@@ -47,8 +50,8 @@ class Trial:
 class Modes:
     """One model in several modes, each with what its governor has learnt."""
 
-    def __init__(self, llm: LLM, sampling: SamplingParams) -> None:
-        self._llm, self._sampling = llm, sampling
+    def __init__(self, llm: LLM, sampling: SamplingParams, mixed: tuple[str, ...]) -> None:
+        self._llm, self._sampling, self._mixed = llm, sampling, mixed
         self._fresh = copy.deepcopy(vars(llm.engine.governor))
         self._learnt: dict[str, dict[str, Any]] = {}
 
@@ -56,26 +59,31 @@ class Modes:
         governor = vars(self._llm.engine.governor)
         governor.update(self._learnt.setdefault(mode, copy.deepcopy(self._fresh)))
         request = self._llm.request(
-            self._llm.chat_prompt([{"role": "user", "content": prompt}]), self._sampling, speculation(mode), tenant=mode
+            self._llm.chat_prompt([{"role": "user", "content": prompt}]),
+            self._sampling,
+            self._speculation(mode),
+            tenant=mode,
         )
         [done] = self._llm.run([request])
         self._learnt[mode] = dict(governor)
         return done
 
-
-def speculation(mode: str) -> SpeculationParams:
-    if mode == PLAIN:
-        return SpeculationParams(mode="off")
-    return SpeculationParams() if mode == MIXED else SpeculationParams(drafters=(mode,))
+    def _speculation(self, mode: str) -> SpeculationParams:
+        if mode == PLAIN:
+            return SpeculationParams(mode="off")
+        return SpeculationParams(drafters=self._mixed if mode == MIXED else (mode,))
 
 
 def main() -> None:
     given = arguments()
     prompts = read_prompts(given.prompts, given.per_category)
-    llm = LLM(given.model, draft=given.draft, drafters=given.drafters, max_draft=given.max_draft)
-    singles = [name for name in llm.chosen.drafters if name != "prediction"]
+    auto = choose(Options(given.model, draft=given.draft, drafters=given.drafters)).drafters
+    names = auto if given.drafters else tuple(dict.fromkeys((*auto, *EXTRA)))
+    llm = LLM(given.model, draft=given.draft, drafters=names, max_draft=given.max_draft)
+    singles = [name for name in names if name != "prediction"]
     modes = [*singles, MIXED]
-    runs = Modes(llm, SamplingParams(max_tokens=given.max_tokens, temperature=given.temperature, seed=1))
+    sampling = SamplingParams(max_tokens=given.max_tokens, temperature=given.temperature, seed=1)
+    runs = Modes(llm, sampling, mixed=auto)
     for mode in (PLAIN, *modes):
         progress(f"warming up {mode}")
         runs.run(mode, "Count from one to twenty in words, then in digits.")
@@ -97,7 +105,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="demo")
     parser.add_argument("--draft")
-    parser.add_argument("--drafters", type=lambda names: tuple(names.split(",")), help="default: all that can be had")
+    parser.add_argument(
+        "--drafters", type=lambda names: tuple(names.split(",")), help="default: auto, and recycle alone"
+    )
     parser.add_argument("--prompts", type=Path, nargs="+", default=[Path(__file__).with_name("prompts.jsonl")])
     parser.add_argument("--per-category", type=int, help="prompts of each category; default: all")
     parser.add_argument("--max-tokens", type=int, default=64)

@@ -86,7 +86,9 @@ def test_a_toy_that_is_a_formula() -> None:
 def test_a_toy_that_is_a_transformer() -> None:
     chosen = choose(Options("toy:llama", draft="toy:llama-draft", context=128))
     assert (chosen.runner, chosen.weights, chosen.draft_weights, chosen.context) == ("openvino", "fp32", "fp32", 128)
-    assert chosen.drafters == (*FREE, "model")
+    assert chosen.drafters == ("prediction", "suffix", "lookup", "model"), "recycle is for trees"
+    fast = choose(Options("toy:llama", draft="toy:llama-draft", numerics="fast"))
+    assert fast.drafters == (*FREE, "model")
     plan = chosen.memory
     assert plan is not None
     assert plan.kv == plan.draft_kv == kv_bytes(SMALL_CONFIG, "fp32", 8 * 128) == chosen.kv_tokens * 2 * 2 * 2 * 16 * 4

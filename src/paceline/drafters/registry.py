@@ -102,14 +102,19 @@ def known() -> dict[str, Callable[[], Factory]]:
     return found | {name: lambda factory=factory: factory for name, factory in BUILT_IN.items()}
 
 
-def choose(names: Sequence[str] | None, has_model: bool, has_heads: bool = False) -> tuple[str, ...]:
+def choose(
+    names: Sequence[str] | None, has_model: bool, has_heads: bool = False, trees: bool = True
+) -> tuple[str, ...]:
     """Return the drafters to use: those named, or for None ("auto") the built-in ones that can be had.
+
+    Args:
+        trees: whether the target verifies trees; as one branch what recycle guesses is rarely worth its reading.
 
     Raises:
         OptionError: a name is unknown.
     """
     if names is None:
-        there = {"model": has_model, "heads": has_heads}
+        there = {"model": has_model, "heads": has_heads, "recycle": trees}
         return tuple(name for name in BUILT_IN if there.get(name, True))
     allowed = known()
     for name in names:

@@ -76,7 +76,8 @@ def choose(options: Options, progress: Progress = cache.silent) -> Chosen:
     draft_weights = options.draft_weights or ("fp32" if is_toy else "int4")
     context = _context(options, config.context if config else 512)
     beside = heads.read(options, target, runner)
-    named = registry.choose(options.drafters, draft is not None, beside is not None)
+    trees = runner != "openvino" or options.numerics == "fast"
+    named = registry.choose(options.drafters, draft is not None, beside is not None, trees)
     drafters = named if options.speculate else ()
     tokens = _kv_tokens(options, target, weights, context)
     plan = None
