@@ -3,10 +3,11 @@
     python benchmarks/drafters.py --model demo
     python benchmarks/drafters.py --model TARGET.gguf --draft DRAFTER.gguf --prompts A.jsonl B.jsonl --json out.json
 
-Every prompt is decoded plainly, then once with each drafter and once with those that `auto` uses ("mixed"), in an order that turns from
-prompt to prompt, then plainly again. A ratio is plain time over speculative time for the same tokens. Each mode has a
-governor and a tenant of its own, so that none learns from another, and above all none replays the answer that another
-has just given. Prompts of one mode do follow each other: what a drafter remembers from one to the next is its merit.
+Every prompt is decoded plainly, then once with each drafter alone and once with those that `auto` uses ("mixed"), in an
+order that turns from prompt to prompt, then plainly again. A ratio is plain time over speculative time for the same
+tokens. Each mode has a governor and a tenant of its own, so that none learns from another, and above all none replays
+the answer that another has just given. Prompts of one mode do follow each other: what a drafter remembers from one to
+the next is its merit.
 """
 
 from __future__ import annotations
