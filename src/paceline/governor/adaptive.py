@@ -25,8 +25,9 @@ ALWAYS = 4
 """Drafted tokens of a request that speculates always and does not say how many."""
 REFRESH = 64
 """Steps without a plain one before its cost is measured afresh; times the square of the speed-up."""
-HORIZON = 64
-"""Steps over which a drafter that must read first has to pay for it, if the request lasts that long."""
+HORIZON, LASTS = 64, 0.25
+"""Steps over which a drafter that must read first has to pay for it, and the share of the tokens still allowed that a
+request is expected to last: most end before their limit."""
 READERS = 4096
 """Pairs of request and drafter of which it is known how far the drafter has read, the newest."""
 
@@ -191,8 +192,8 @@ class Adaptive:
         reading = self.costs.catch_up(name, self._missed(seq, name)) / self._turn.price
         if reading <= 1:
             return True
-        more = gain + 1 - self._pace().speedup
-        if reading > more * min(HORIZON, seq.room / (1 + gain)) or self._turn.advanced or not self.account.advances:
+        more = (gain + 1 - self._pace().speedup) * min(HORIZON, LASTS * seq.room / (1 + gain))
+        if reading > more or self._turn.advanced or not self.account.advances:
             return False
         self._turn.advanced = True
         return True
