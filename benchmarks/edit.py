@@ -12,17 +12,14 @@ Only drafters that remember nothing of earlier rounds take part, unless others a
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import sys
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import provenance, write_json
 
 from paceline import LLM, Completion, SamplingParams, SpeculationParams
 from paceline.drafters.prediction import counted
@@ -56,11 +53,9 @@ def main() -> None:
         print(f"\rround {i + 1} of {given.repeat}", end="", file=sys.stderr, flush=True)
         rounds.append(measure(llm, source, MODES if i % 2 == 0 else MODES[::-1], given))
     print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
-    result = summarise(rounds, source) | {"provenance": provenance(given)}
+    result = summarise(rounds, source) | {"provenance": provenance()}
     show(result)
-    if given.json:
-        given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps(result, indent=1), encoding="utf-8")
+    write_json(given.json, result)
 
 
 def arguments() -> argparse.Namespace:
@@ -124,19 +119,6 @@ def is_same(plain: Completion, speculative: Completion) -> bool:
     """Whether the tokens agree as far as plain decoding went."""
     whole = plain.finish_reason == "stop"
     return plain.token_ids == speculative.token_ids[: None if whole else len(plain.token_ids)]
-
-
-def provenance(given: argparse.Namespace) -> dict[str, Any]:
-    cpu = next(
-        (x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), ""
-    )
-    return {
-        "argv": [Path(arg).name if "/" in arg else arg for arg in sys.argv],
-        "versions": {name: version(name) for name in ("paceline", "openvino", "numpy")},
-        "python": platform.python_version(),
-        "machine": f"{cpu}, {platform.machine()}",
-        "date": datetime.now(UTC).date().isoformat(),
-    }
 
 
 def show(result: dict[str, Any]) -> None:
