@@ -190,7 +190,7 @@ class TestAccidents:
     def test_a_failing_pass_is_one_line_too(self, refused, run, monkeypatch):
         from paceline.engine.engine import Engine
 
-        def broken(self, plan, drafts):
+        def broken(self, *given):
             raise ZeroDivisionError("by\nnought \x1b[31m")
 
         monkeypatch.setattr(Engine, "_forward", broken)
@@ -202,7 +202,7 @@ class TestAccidents:
     def test_memory_that_runs_out(self, refused, monkeypatch):
         from paceline.engine.engine import Engine
 
-        def broken(self, plan, drafts):
+        def broken(self, *given):
             raise MemoryError
 
         monkeypatch.setattr(Engine, "_forward", broken)
