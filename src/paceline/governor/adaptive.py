@@ -25,7 +25,7 @@ ALWAYS = 4
 """Drafted tokens of a request that speculates always and does not say how many."""
 REFRESH = 64
 """Steps without a plain one before its cost is measured afresh; times the square of the speed-up."""
-HORIZON, LASTS = 64, 0.25
+HORIZON, LASTS = 64, 0.5
 """Steps over which a drafter that must read first has to pay for it, and the share of the tokens still allowed that a
 request is expected to last: most end before their limit."""
 READERS = 4096
