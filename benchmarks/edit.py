@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from common import provenance, write_json
+from common import geometric, progress, provenance, write_json
 
 from paceline import LLM, Completion, SamplingParams, SpeculationParams
 from paceline.drafters.prediction import counted
@@ -50,9 +48,9 @@ def main() -> None:
         decode(llm, source, mode, 16)  # reads the prompt, and what is made at the first step is made
     rounds = []
     for i in range(given.repeat):
-        print(f"\rround {i + 1} of {given.repeat}", end="", file=sys.stderr, flush=True)
+        progress(f"round {i + 1} of {given.repeat}")
         rounds.append(measure(llm, source, MODES if i % 2 == 0 else MODES[::-1], given))
-    print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
+    progress("")
     result = summarise(rounds, source) | {"provenance": provenance()}
     show(result)
     write_json(given.json, result)
@@ -88,14 +86,10 @@ def measure(llm: LLM, source: str, order: tuple[str, ...], given: argparse.Names
 
 
 def summarise(rounds: list[Round], source: str) -> dict[str, Any]:
-    ratios = np.array([found.ratio for found in rounds])
-    draws = np.exp(np.log(np.random.default_rng(0).choice(ratios, (4000, len(ratios)))).mean(1))
     last = rounds[-1].done["speculative"]
     report = last.speculation
     return {
-        "ratio": float(np.exp(np.log(ratios).mean())),
-        "low": float(np.quantile(draws, 0.025)),
-        "high": float(np.quantile(draws, 0.975)),
+        **geometric([found.ratio for found in rounds]),
         "rounds": [found.seconds for found in rounds],
         "tokens_per_s": {mode: 1 / statistics.median(found.seconds[mode] for found in rounds) for mode in MODES},
         "tokens": len(last.token_ids),

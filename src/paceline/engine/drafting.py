@@ -180,8 +180,7 @@ def clean_draft(draft: Draft, vocab_size: int, most: int) -> Draft:
 
 def _plain(draft: Draft) -> Draft:
     """Return a draft of Python's own numbers, for they become output, with a value for every node."""
-    parallel = [draft.laws] if draft.laws else []
-    fields = (draft.tokens, draft.parents, draft.confidence, draft.source, *parallel)
+    fields = (draft.tokens, draft.parents, draft.confidence, draft.source, *([draft.laws] if draft.laws else []))
     if len({len(field) for field in fields}) > 1:
         raise ValueError("the fields of a draft differ in length")
     if not all(isinstance(name, str) for name in draft.source):

@@ -182,13 +182,13 @@ class Acceptance:
             own = self._requests[request, source] = _Own()
         return own
 
-    def _node_chance(
-        self, request: int, guesses: tuple[Guess, ...], at: int, runs: Mapping[str, int | None] | None = None
-    ) -> float:
+    def _node_chance(self, request: int, guesses: tuple[Guess, ...], at: int) -> float:
         """Return the chance of a node, given who guessed it and who did not."""
+        return self._in_company(guesses, self._best_alone(request, guesses, at))
+
+    def _in_company(self, guesses: tuple[Guess, ...], alone: float) -> float:
         company = self._company.get(tuple(name for name, _ in guesses))
-        best = self._best_alone(request, guesses, at, runs)
-        return best if company is None else min(max(best * company.ratio, LEAST), CERTAIN)
+        return alone if company is None else min(max(alone * company.ratio, LEAST), CERTAIN)
 
     def _best_alone(
         self, request: int, guesses: tuple[Guess, ...], at: int, runs: Mapping[str, int | None] | None = None
@@ -205,7 +205,8 @@ class Acceptance:
         self, request: int, guesses: tuple[Guess, ...], runs: Mapping[str, int | None], at: int, taken: bool
     ) -> None:
         """Count a node for every drafter that guessed it, and for just these having done so."""
-        alone, expected = (f(request, guesses, at, runs) for f in (self._best_alone, self._node_chance))
+        alone = self._best_alone(request, guesses, at, runs)
+        expected = self._in_company(guesses, alone)
         self.calibration[min(int(expected * 10), 9)].add(expected, taken)
         for name, sure in guesses:
             own, kind = self._own(request, name), bucket(sure)
