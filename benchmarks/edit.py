@@ -6,26 +6,27 @@
 The model is to rename a function in `edit/parcels.py`, where its name stands six times, and to print the whole file.
 Each round decodes plainly and with the file as prediction, the next round in the other order, so that a machine that
 slows down slows both. The ratio is plain time over speculative time a token; its interval is a bootstrap over rounds.
-Only drafters that remember nothing of earlier rounds take part, unless others are named.
+No round has seen the answer of another.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from common import geometric, progress, provenance, write_json
+from modes import PLAIN, Mode, Modes, arguments, load, sampling
+from trials import a_token
 
-from paceline import LLM, Completion, SamplingParams, SpeculationParams
+from paceline import Completion, SpeculationParams
 from paceline.drafters.prediction import counted
 
 FILE = Path(__file__).with_name("edit") / "parcels.py"
 OLD, NEW = "billable_weight", "chargeable_weight"
 PROMPT = f"Print this whole file again with `{OLD}` replaced by `{NEW}` in all six places, and nothing else changed."
-MODES = ("plain", "speculative")
+MODES = (PLAIN.name, "speculative")
 
 
 @dataclass
@@ -41,47 +42,41 @@ class Round:
 
 
 def main() -> None:
-    given = arguments()
-    llm = LLM(given.model, max_draft=given.max_draft, drafters=given.drafters)
+    given = parse()
+    runs = Modes(load(given), sampling(given))
     source = FILE.read_text(encoding="utf-8")
     for mode in MODES:
-        decode(llm, source, mode, 16)  # reads the prompt, and what is made at the first step is made
+        decode(runs, source, mode, 16)  # reads the prompt, and what is made at the first step is made
     rounds = []
     for i in range(given.repeat):
         progress(f"round {i + 1} of {given.repeat}")
-        rounds.append(measure(llm, source, MODES if i % 2 == 0 else MODES[::-1], given))
+        rounds.append(measure(runs, source, MODES if i % 2 == 0 else MODES[::-1], given))
     progress("")
     result = summarise(rounds, source) | {"provenance": provenance()}
     show(result)
     write_json(given.json, result)
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--drafters", type=lambda names: tuple(names.split(",")), default=("prediction", "lookup"))
-    parser.add_argument("--max-tokens", type=int, default=1600)
+def parse() -> Any:
+    parser = arguments(__doc__, max_tokens=1600, prompts=False)
+    parser.set_defaults(drafters=("prediction", "lookup"))
     parser.add_argument("--plain-tokens", type=int, help="decode only so many plainly, where a whole file takes long")
-    parser.add_argument("--max-draft", type=int, default=16)
     parser.add_argument("--repeat", type=int, default=2, help="rounds; each decodes the answer once in both ways")
-    parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
 
-def decode(llm: LLM, source: str, mode: str, max_tokens: int) -> Completion:
-    prompt = llm.chat_prompt([{"role": "user", "content": f"```python\n{source}```\n\n{PROMPT}"}])
-    sampling = SamplingParams(max_tokens=max_tokens)
-    if mode == "plain":
-        return llm.generate(prompt, sampling, SpeculationParams(mode="off"))[0]
-    return llm.generate(prompt, sampling, prediction=source)[0]
+def decode(runs: Modes, source: str, mode: str, max_tokens: int) -> Completion:
+    used = PLAIN if mode == PLAIN.name else Mode(mode, SpeculationParams())
+    limits = replace(runs.sampling, max_tokens=max_tokens)
+    return runs.run(used, f"```python\n{source}```\n\n{PROMPT}", limits, prediction=source)
 
 
-def measure(llm: LLM, source: str, order: tuple[str, ...], given: argparse.Namespace) -> Round:
+def measure(runs: Modes, source: str, order: tuple[str, ...], given: Any) -> Round:
     found = Round()
     for mode in order:
-        most = given.plain_tokens if mode == "plain" else None
-        done = found.done[mode] = decode(llm, source, mode, most or given.max_tokens)
-        found.seconds[mode] = done.timings.decode_ms / 1e3 / max(1, len(done.token_ids) - 1)
+        most = given.plain_tokens if mode == PLAIN.name else None
+        done = found.done[mode] = decode(runs, source, mode, most or given.max_tokens)
+        found.seconds[mode] = a_token(done)
     return found
 
 

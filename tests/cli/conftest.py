@@ -16,6 +16,8 @@ import pytest
 
 from paceline.cli.options import Flags
 from paceline.cli.run import run as run_command
+from paceline.engine.engine import Engine
+from paceline.governor.alarms import Alarm
 from paceline.models import toy
 
 COLOURS = ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
@@ -78,6 +80,17 @@ def always(monkeypatch) -> None:
     """Speculate whatever it costs: a toy is so quick that the governor soon calls drafting too dear."""
     auto = Flags.speculation
     monkeypatch.setattr(Flags, "speculation", lambda self: replace(auto(self), mode="always"))
+
+
+@pytest.fixture
+def alarmed(monkeypatch) -> list[Alarm]:
+    """Two alarms are on, whatever happens."""
+    on = [
+        Alarm("repetition", 7, "a text repeats [itself]: " + 40 * "and so on, " + "and so on"),
+        Alarm("account_overdrawn", 9, "lost"),
+    ]
+    monkeypatch.setattr(Engine, "alarms", property(lambda self: {alarm.name: alarm for alarm in on}))
+    return on
 
 
 SLOW = """

@@ -44,6 +44,7 @@ def test_answers_go_to_stdout_and_the_account_to_stderr(run, answer):
     assert result.err.count("\n") == 1
 
 
+@pytest.mark.usefixtures("always")
 def test_every_answer_may_repeat_the_prediction(run, answer, tmp_path):
     """The same text, and the second answer is drafted from it as the first."""
     first = answer(user("one"))

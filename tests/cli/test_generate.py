@@ -94,6 +94,11 @@ class TestClosingLine:
         assert "reasons: " in line
         assert "nothing_to_draft " in line
 
+    def test_alarms_come_after_it_a_line_each(self, run, alarmed):
+        account, *lines = run(*PLAIN).err.splitlines()
+        assert account.startswith("40 tokens (length) · ")
+        assert lines == [f"alarm {alarm.name}: {alarm.text}" for alarm in alarmed]
+
     def test_a_lossy_rule_is_called_lossy(self, run):
         line = run("generate", PROMPT, *PAIR, "--max-tokens", "40", "--rule", "typical").err
         assert "LOSSY" in line

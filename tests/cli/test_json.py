@@ -30,6 +30,7 @@ PROMISED: dict[str, Any] = {
         "wasted_ms": float,
         "saved_ms": float,
         "reasons": dict,
+        "trace": list,
     },
     "timings": {
         "load_s": float,
@@ -41,6 +42,7 @@ PROMISED: dict[str, Any] = {
     },
     "model": {"id": str, "runner": str, "weights": str, "context": int},
     "draft_model": (dict, type(None)),
+    "alarms": list,
     "version": str,
 }
 CASES = {
@@ -84,6 +86,21 @@ def test_the_counts_agree(found):
     assert spec["accepted"] == sum(counts["accepted"] for counts in spec["by_drafter"].values())
     assert spec["acceptance_length"] == pytest.approx(usage["completion_tokens"] / spec["steps"])
     assert spec["lossless"] == (spec["rule"] != "typical")
+
+
+def test_the_trace_has_every_step(found):
+    spec = found["speculation"]
+    drafted, verified, accepted, reasons = zip(*spec["trace"], strict=True)
+    assert len(drafted) == spec["steps"]
+    assert (sum(drafted), sum(verified), sum(accepted)) == (spec["drafted"], spec["verified"], spec["accepted"])
+    assert {reason for reason in reasons if reason is not None} <= spec["reasons"].keys()
+
+
+def test_alarms_are_named_with_their_figures(run, alarmed):
+    command = ("generate", "abc", "--model", "toy:ngram", "--max-tokens", "3")
+    found = run(*command, "--json")
+    assert found.json["alarms"] == [{"name": alarm.name, "text": alarm.text} for alarm in alarmed]
+    assert found.err == ""
 
 
 def test_the_models_are_named(run):

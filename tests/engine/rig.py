@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
@@ -195,7 +195,11 @@ def balance(done: Completion) -> None:
     assert len(done.token_ids) == counts.accepted + counts.steps
     assert sum(source is not None for source in done.sources) == counts.accepted
     assert len(done.sources) == len(done.token_ids)
-    assert counts.plain_steps <= counts.steps
+    assert counts.plain_steps <= counts.steps == len(counts.trace)
+    for i, name in enumerate(("drafted", "verified", "accepted")):
+        assert sum(step[i] for step in counts.trace) == getattr(counts, name), name
+    noted = Counter(step.reason for step in counts.trace if step.reason)
+    assert all(counts.reasons[reason] >= count for reason, count in noted.items())
 
 
 class Quiet:

@@ -52,6 +52,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("prefill_rows", 3, "4 to 65536"),
         ("context", 1, "2 to 16777216"),
         ("draft_vocabulary", 255, "256 to 16777216"),
+        ("epsilon", -0.001, "0 to 0.1"),
+        ("epsilon", 0.11, "0 to 0.1"),
+        ("epsilon", float("nan"), "0 to 0.1"),
     ],
 )
 def test_options_say_what_is_allowed(option: str, value: Any, allowed: str) -> None:
@@ -176,6 +179,14 @@ def test_the_context_of_long_models_is_not_taken_whole(monkeypatch: pytest.Monke
     monkeypatch.setitem(toy.CONFIGS, "llama", replace(SMALL_CONFIG, context=100_000))
     assert choose(Options("toy:llama")).context == CONTEXT
     assert choose(Options("toy:llama", context=50_000)).context == 50_000
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1])
+def test_what_speculation_may_lose_is_the_accounts_to_keep(epsilon: float) -> None:
+    governor: Any = build(choose(Options("toy:chaos", epsilon=epsilon))).governor
+    before = governor.account.balance
+    governor.account.book(won=-1.0, took=10.0)
+    assert governor.account.balance == pytest.approx(before - 1.0 + 10 * epsilon)
 
 
 def test_a_context_too_short_to_measure_runs_unmeasured() -> None:

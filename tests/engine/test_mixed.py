@@ -158,7 +158,7 @@ def test_under_the_governor(temperature: float, trees: bool) -> None:
     costs = Costs()
     for rows in (1, 2, 4, 8, 12, 16, 24):
         costs.learn(rows, 0.01 + 0.0002 * rows + 0.01 * (rows > 8))
-    costs.draft_s["model"] = 0.002
+    costs.learn_draft("model", 1, 0.002)
     rig = rig_of(tuple(KINDS), RHYME, trees)
     rig.engine.governor = Adaptive(8, costs, tuple(KINDS))
     same(rig, batch(6, temperature, 5, rig))

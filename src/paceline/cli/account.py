@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -10,6 +11,7 @@ from paceline.core.types import Completion, SpeculationReport
 from paceline.drafters import prediction
 from paceline.engine.build import Chosen
 from paceline.engine.llm import LLM
+from paceline.governor.alarms import Alarm
 from paceline.models.load import Model
 
 SAME = 0.02
@@ -41,6 +43,11 @@ def closing_line(completion: Completion, plain: float | None, predicted: bool = 
     if not spec.lossless:
         parts.append(f"LOSSY: rule {spec.rule} changes the text")
     return " · ".join(parts)
+
+
+def alarm_lines(alarms: Mapping[str, Alarm]) -> list[str]:
+    """Return a line for each alarm that is on."""
+    return [f"alarm {alarm.name}: {alarm.text}" for alarm in alarms.values()]
 
 
 def _speed(completion: Completion, plain: float | None) -> str:
@@ -90,6 +97,7 @@ def as_json(
             "context": llm.engine.context,
         },
         "draft_model": draft_model(llm.chosen),
+        "alarms": [{"name": alarm.name, "text": alarm.text} for alarm in llm.engine.alarms.values()],
         "seed": completion.seed,
         "version": __version__,
     }
@@ -142,6 +150,7 @@ def _speculation(spec: SpeculationReport) -> dict[str, Any]:
         "wasted_ms": spec.wasted_ms,
         "saved_ms": spec.saved_ms,
         "reasons": _reasons(spec),
+        "trace": [list(step) for step in spec.trace],
     }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import typer
 
-from paceline.cli.account import as_json, closing_line
+from paceline.cli.account import alarm_lines, as_json, closing_line
 from paceline.cli.answer import answer, heard
 from paceline.cli.options import Flags
 from paceline.cli.progress import Shown
@@ -109,5 +109,7 @@ class Session:
             if self.flags.show_draft:
                 note(self._colours().legend() if can_colour() else "show-draft: stdout takes no colours")
             note(closing_line(completion, self.llm.plain_tokens_per_s, predicted))
+            for line in alarm_lines(self.llm.engine.alarms):
+                note(line)
         if completion.finish_reason == "error":
             raise PacelineError(f"the request failed: {completion.error}")

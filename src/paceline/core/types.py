@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
 from paceline.errors import OptionError
 
@@ -15,6 +15,9 @@ FinishReason = Literal["stop", "length", "error", "abort"]
 
 RULES: tuple[Rule, ...] = ("coupled", "ratio", "block", "typical")
 MODES: tuple[Mode, ...] = ("auto", "off", "always")
+_LOWEST_FIRST: tuple[Mode, ...] = ("off", "auto", "always")
+ALWAYS = 4
+"""Drafted tokens a step of a request that speculates always and does not say how many."""
 ROOT = -1
 """The parent of a draft's first nodes: the pending token."""
 LARGEST = 1e30
@@ -109,6 +112,22 @@ class SpeculationParams:
         asked = self.mode != "off" and self.max_draft != 0
         return asked and (self.drafters is None or drafter in self.drafters)
 
+    def under(self, ceiling: SpeculationParams) -> SpeculationParams:
+        """Return the lower of both, field by field; the rule stays, for the text depends on it.
+
+        `off` is lower than `auto`, and that lower than `always`: a request that asks for `always` is governed under a
+        ceiling of `auto`, and one that asks for `auto` is under a ceiling of `always` as well. Where no drafter is left
+        that both allow, it is off.
+        """
+        mode = min(self.mode, ceiling.mode, key=_LOWEST_FIRST.index)
+        asked, drafters = self.max_draft, self.drafters
+        if asked is None and mode == "always" and ceiling.max_draft is not None:
+            asked = ALWAYS
+        most = min((n for n in (asked, ceiling.max_draft) if n is not None), default=None)
+        if ceiling.drafters is not None:
+            drafters = tuple(d for d in ceiling.drafters if drafters is None or d in drafters)
+        return replace(self, mode="off" if drafters == () else mode, max_draft=most, drafters=drafters)
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -154,9 +173,19 @@ class DrafterCounts:
     draft_ms: float = 0.0
 
 
+class StepTrace(NamedTuple):
+    """What one step of a request drafted, and what became of it; tokens after a stop are in no count."""
+
+    drafted: int
+    verified: int
+    accepted: int
+    reason: str | None
+    """Why it drafted less than it might have: the first reason that was found."""
+
+
 @dataclass(frozen=True, slots=True)
 class SpeculationReport:
-    """The account of one request's speculation; the keys are those of `generate --json`."""
+    """The account of one request's speculation, or of all; the keys are those of `generate --json`."""
 
     mode: Mode = "auto"
     rule: Rule = "coupled"
@@ -175,6 +204,8 @@ class SpeculationReport:
     wasted_ms: float = 0.0
     saved_ms: float = 0.0
     reasons: Mapping[str, int] = field(default_factory=dict)
+    trace: tuple[StepTrace, ...] = ()
+    """Step by step, in order; empty in an account of several requests."""
 
     @property
     def acceptance_length(self) -> float:

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
-
-import numpy as np
+from pathlib import Path
 
 from paceline.drafters import registry
 from paceline.drafters.heads import DraftHeads
 from paceline.drafters.registry import DraftModel, Surroundings
 from paceline.drafters.trim import frequent
-from paceline.engine import heads, memory
+from paceline.engine import heads, identity, memory
 from paceline.engine.drafting import DraftDesk
 from paceline.engine.engine import Engine
+from paceline.engine.measure import measure
 from paceline.engine.memory import MemoryPlan
 from paceline.engine.options import CONTEXT, Options, settle_weights
 from paceline.engine.scheduler import Scheduler
 from paceline.engine.text import TextStream
 from paceline.errors import OptionError, UnsupportedModel
+from paceline.governor import saved
 from paceline.governor.adaptive import Adaptive
-from paceline.governor.costs import Costs, profile
+from paceline.governor.alarms import Alarms
+from paceline.governor.saved import Identity, Saved
 from paceline.models import cache, toy
 from paceline.models.bridge import Bridge, connect
 from paceline.models.cache import Progress
 from paceline.models.heads import Heads
 from paceline.models.load import Model, load
 from paceline.models.source import resolve
-from paceline.runners.base import Output, Runner, Span
+from paceline.runners.base import Runner
 from paceline.runners.kv import Pool
 from paceline.runners.openvino.quantise import Precision
 
@@ -56,6 +57,29 @@ class Chosen:
     def taps(self) -> tuple[int, ...]:
         """Layers of the target that a drafter reads."""
         return self.heads.config.taps if self.heads is not None and "heads" in self.drafters else ()
+
+    @property
+    def identity(self) -> Identity | None:
+        """All that measurements depend on; None where none are kept, as of toys."""
+        options, drafters = self.options, self.drafters
+        if not options.keep_costs or self.target.source.kind == "toy":
+            return None
+        draft = self.draft if "model" in drafters else None
+        own_heads = options.heads if self.heads is not None and "heads" in drafters else None
+        return {
+            "machine": identity.machine(),
+            "versions": identity.versions(self.runner),
+            "runner": self.runner,
+            "device": options.device,
+            "numerics": options.numerics,
+            "model": identity.content(self.target, self.weights),
+            "weights": self.weights,
+            "draft": draft and identity.content(draft, self.draft_weights),
+            "draft_weights": draft and self.draft_weights,
+            "draft_vocabulary": draft and options.draft_vocabulary,
+            "heads": own_heads and identity.listed(Path(own_heads).expanduser()),
+            "heads_weights": own_heads and heads.precision(options, is_toy=False),
+        }
 
 
 def choose(options: Options, progress: Progress = cache.silent) -> Chosen:
@@ -103,13 +127,7 @@ def build(chosen: Chosen, progress: Progress = cache.silent) -> Engine:
     pool = _pool(runner, chosen.kv_tokens, options.prefix_cache)
     draft = _draft_model(chosen, progress) if "model" in chosen.drafters else None
     beside = _heads(chosen, runner) if "heads" in chosen.drafters else None
-    costs = _measure(runner, chosen.kv_tokens, progress)
-    if draft is not None:
-        costs.draft_s["model"] = _measure(draft.runner, chosen.kv_tokens, progress, most_rows=1).forward(1)
-        costs.catch_up_s["model"] = _reading(draft.runner)
-    if beside is not None:
-        costs.draft_s["heads"] = heads.seconds(beside)
-    governor = Adaptive(options.max_draft, costs, chosen.drafters)
+    governor = _governor(chosen, runner, draft, beside, progress)
     surroundings = Surroundings(
         runner.info, draft, governor.least_survival, options.share_history, target.tokenizer, beside
     )
@@ -208,41 +226,26 @@ def _heads(chosen: Chosen, runner: Runner) -> DraftHeads:
     return heads.load(chosen.heads, runner, weights, chosen.kv_tokens, options.prefix_cache)
 
 
-def _measure(runner: Runner, kv_tokens: int, progress: Progress, most_rows: int = 64) -> Costs:
-    """Profile a runner on the kind of pass that it will be asked for; nothing is cached of it."""
-    costs = Costs(runner.info.least_rows)
-    if not runner.info.can_rewind:
-        return costs
-    context, room = 64, min(runner.info.context, kv_tokens)
-    if room < 2 * context:
-        return costs
-    blocks = np.arange(-(-2 * context // runner.info.block_size), dtype=np.int32)
-    runner.forward([Span.causal([0] * context, 0, blocks, [])])
-    progress("measuring the cost curve", 0, 1)
-    profile(
-        lambda rows: _touch(runner.forward([Span.causal([0] * rows, context, blocks, range(rows), stepwise=True)])),
-        costs,
-        most_rows,
-    )
-    if not runner.info.fills_up:
-        costs.switch_s = 0.0
-    progress("measuring the cost curve", 1, 1)
-    return costs
+def _governor(
+    chosen: Chosen, runner: Runner, draft: DraftModel | None, beside: DraftHeads | None, progress: Progress
+) -> Adaptive:
+    """Measure, or read what was measured before, and make the governor that goes by it."""
+    options, known = chosen.options, _known(chosen)
+    before = known.costs if known is not None else None
+    draft_runner = draft.runner if draft is not None else None
+    costs = measure(runner, draft_runner, chosen.kv_tokens, options.sequences, before, progress)
+    if beside is not None and costs.known and not costs.draft("heads", 1):
+        costs.learn_draft("heads", 1, heads.seconds(beside))
+        costs.profiled_draft["heads"] = costs.drafts["heads"].seconds(1)
+    alarms = Alarms(known.history if known is not None else None)
+    acceptance = known.acceptance if known is not None else None
+    return Adaptive(options.max_draft, costs, chosen.drafters, options.epsilon, alarms, acceptance)
 
 
-def _reading(runner: Runner, tokens: int = 64) -> float:
-    """Measure the seconds that a runner takes to read a token of a prompt; 0 where it has no room for one."""
-    if runner.info.context < tokens:
-        return 0.0
-    blocks = np.arange(-(-tokens // runner.info.block_size), dtype=np.int32)
-    start = time.perf_counter()
-    runner.forward([Span.causal([0] * tokens, 0, blocks, [])])
-    return (time.perf_counter() - start) / tokens
-
-
-def _touch(output: Output) -> None:
-    """Read the answer, as a step would."""
-    output.logits.argmax(-1)
+def _known(chosen: Chosen) -> Saved | None:
+    named = chosen.identity
+    found = saved.read(saved.place(named), named) if named is not None else None
+    return found if isinstance(found, Saved) else None
 
 
 def _pool(runner: Runner, tokens: int, reuse: bool) -> Pool:

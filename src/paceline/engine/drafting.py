@@ -39,23 +39,24 @@ class DraftDesk:
         self.drafters, self._info, self._clock = dict(drafters), info, clock
         self.spent: dict[str, float] = {}
         """Seconds that each drafter took in the last step."""
+        self._begun: dict[int, list[tuple[str, Drafter]]] = {}
+        """The drafters that each request has begun with: they see all of it and its end, whatever it may use later."""
 
     def begin(self, seq: LiveSequence) -> None:
-        for name, drafter in self._used(seq):
+        """Tell the drafters that a request knows of; others cost it nothing."""
+        used = [(name, drafter) for name, drafter in self.drafters.items() if seq.speculation.uses(name)]
+        self._begun[seq.id] = used
+        for name, drafter in used:
             self._guarded(name, seq, lambda drafter=drafter: drafter.begin(seq))  # type: ignore[misc]
 
     def end(self, seq: LiveSequence) -> None:
-        for name, drafter in self._used(seq):
+        for name, drafter in self._begun.pop(seq.id):
             self._guarded(name, seq, lambda drafter=drafter: drafter.end(seq))  # type: ignore[misc]
 
     def observe(self, seq: LiveSequence, seen: Seen) -> None:
-        for name, drafter in self._used(seq):
+        for name, drafter in self._begun[seq.id]:
             if name not in seq.failed_drafters:
                 self._guarded(name, seq, lambda drafter=drafter: drafter.observe(seq, seen))  # type: ignore[misc]
-
-    def _used(self, seq: LiveSequence) -> list[tuple[str, Drafter]]:
-        """Return the drafters that a request knows of; others cost it nothing."""
-        return [(name, drafter) for name, drafter in self.drafters.items() if seq.speculation.uses(name)]
 
     def propose(self, seqs: Sequence[LiveSequence], limits: Sequence[Limit], value: Value = size) -> list[Draft]:
         """Return one tree for each sequence, of all that its drafters guessed, and note why where it is empty.
@@ -75,7 +76,7 @@ class DraftDesk:
                     drafts[i] = mixed(drafts[i], clean)
         for i, seq in enumerate(seqs):
             if most[i] and not drafts[i]:
-                seq.tally.reasons[Reason.NOTHING_TO_DRAFT] += 1
+                seq.tally.note(Reason.NOTHING_TO_DRAFT)
         return drafts
 
     def _timed(self, name: str, drafter: Drafter, seqs: list[LiveSequence], limits: list[int]) -> list[Draft]:
@@ -91,13 +92,13 @@ class DraftDesk:
 
     def _most(self, seq: LiveSequence, limit: Limit) -> int:
         if not self.drafters:
-            seq.tally.reasons[Reason.REQUESTED_OFF] += 1
+            seq.tally.note(Reason.REQUESTED_OFF)
             return 0
         if not self._info.can_rewind:
-            seq.tally.reasons[Reason.UNSUPPORTED_MODEL] += 1
+            seq.tally.note(Reason.UNSUPPORTED_MODEL)
             return 0
         if limit.reason is not None:
-            seq.tally.reasons[limit.reason] += 1
+            seq.tally.note(limit.reason)
         return max(0, min(limit.nodes, seq.room))
 
     def _ask(self, name: str, drafter: Drafter, seqs: list[LiveSequence], limits: list[int]) -> list[Draft]:
@@ -122,7 +123,7 @@ class DraftDesk:
     def _give_up(self, name: str, seq: LiveSequence, error: Exception) -> None:
         log.warning("drafter %s failed and is off for request %d: %s: %s", name, seq.id, type(error).__name__, error)
         seq.failed_drafters.add(name)
-        seq.tally.reasons[Reason.DRAFTER_FAILED] += 1
+        seq.tally.note(Reason.DRAFTER_FAILED)
 
     def _clean(self, draft: Draft, seq: LiveSequence, most: int) -> Draft:
         try:
@@ -132,7 +133,7 @@ class DraftDesk:
             log.warning("request %d: a drafter returned something that is not a draft", seq.id, exc_info=True)
             clean, flawed = EMPTY, True
         if flawed:
-            seq.tally.reasons[Reason.DRAFT_INVALID] += 1
+            seq.tally.note(Reason.DRAFT_INVALID)
         return tree.best_chain(clean) if clean.is_sampled else clean
 
 

@@ -6,7 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,15 @@ from paceline.core import tree
 from paceline.core.law import Law
 from paceline.core.sampling import Logits, law
 from paceline.core.tree import EMPTY, Draft
-from paceline.core.types import Completion, Event, Request
+from paceline.core.types import RULES, Completion, Event, Request, SpeculationParams, SpeculationReport
 from paceline.core.verify import verify
 from paceline.drafters.base import Seen
 from paceline.engine.drafting import DraftDesk
 from paceline.engine.scheduler import Plan, Scheduler
 from paceline.engine.sequence import Clocked, LiveSequence, Text
-from paceline.errors import RequestError
+from paceline.engine.tally import Tally
+from paceline.errors import OptionError, RequestError
+from paceline.governor.alarms import Alarm, Alarms
 from paceline.governor.base import Governor, Outcome, Reason, StepReport
 from paceline.runners.base import Output, Runner, Span, Want
 from paceline.runners.kv import Pool
@@ -78,6 +80,13 @@ class Engine:
         self._finished: dict[int, Completion] = {}
         self._pending_events: list[Event] = []
         self._next_id = 0
+        self.ceiling = SpeculationParams("always")
+        """What speculation may be at most; see `limit`."""
+        self._ended = Tally()
+        """Of all requests that have ended."""
+        self._loosest = 0
+        self._governing_s = 0.0
+        """What the governor took after the end of the last step: the next one bears it."""
 
     @property
     def idle(self) -> bool:
@@ -105,9 +114,41 @@ class Engine:
         )
         self._next_id += 1
         self._live[seq.id] = seq
+        self._loosest = max(self._loosest, RULES.index(seq.rule))
         self.scheduler.add(seq)
-        self.desk.begin(seq)
+        self.desk.begin(seq)  # by its own wish: the ceiling may be raised while it runs
+        seq.keep_under(self.ceiling)
         return seq.id
+
+    def limit(self, ceiling: SpeculationParams) -> None:
+        """Set what speculation may be at most, from the next step on; requests that run already are no exception.
+
+        Each request goes by the lower of this and its own wish, see `SpeculationParams.under`; mode `always` lowers
+        none. What is switched off so counts as `requested_off`. Texts stay as they are, under the rules `ratio` and
+        `block` in law.
+
+        Raises:
+            OptionError: it names a drafter that there is not, or a rule: that is each request's own.
+        """
+        if ceiling.rule != SpeculationParams().rule:
+            raise OptionError(f"a ceiling has rule {ceiling.rule!r}; the rule is each request's own, leave it out")
+        unknown = [name for name in ceiling.drafters or () if name not in self.desk.drafters]
+        if unknown:
+            allowed = ", ".join(self.desk.drafters) or "none"
+            raise OptionError(f"a ceiling has drafter {unknown[0]!r}; this engine's drafters: {allowed}")
+        self.ceiling = ceiling
+        for seq in self._live.values():
+            seq.keep_under(ceiling)
+
+    def report(self) -> SpeculationReport:
+        """Return the account of all requests so far, those that still run included.
+
+        Its mode is that of a request without wishes, its rule the loosest that one asked for; there is no trace.
+        """
+        total = Tally()
+        for tally in (self._ended, *(seq.tally for seq in self._live.values())):
+            total.merge(tally)
+        return total.report(replace(SpeculationParams().under(self.ceiling), rule=RULES[self._loosest]))
 
     def abort(self, request_id: int) -> None:
         """End a request where it stands; its event comes with the next step. Unknown ids are finished already."""
@@ -126,6 +167,12 @@ class Engine:
         self._pending_events = [event for event in self._pending_events if event.request_id not in gone]
         for request_id in gone:
             self._finished.pop(request_id, None)
+
+    @property
+    def alarms(self) -> Mapping[str, Alarm]:
+        """What is out of order now, by name; a governor that watches nothing has none."""
+        watch: Alarms | None = getattr(self.governor, "alarms", None)
+        return {} if watch is None else watch.active
 
     def step(self) -> list[Event]:
         """Run one forward of the target and commit what it confirms."""
@@ -146,7 +193,7 @@ class Engine:
         outcomes: list[Outcome] = []
         for deciding in self._deciding(plan, drafts, verified, output):
             self._pending_events.append(self._decide(deciding, outcomes))
-        total = self._clock() - start
+        total = self._clock() - start + self._governing_s
         draft_s, forward_s = drafted - before, answered - ready
         self._account(
             StepReport(
@@ -173,7 +220,7 @@ class Engine:
                 draft = tree.best_chain(draft)
             room = self.pool.room(seq.slot) - 1
             if room < len(draft):
-                seq.tally.reasons[Reason.MEMORY] += 1
+                seq.tally.note(Reason.MEMORY)
                 draft = tree.truncate(draft, room) if draft.is_chain else tree.prune(draft, room)
             reserved = self.pool.reserve(seq.slot, 1 + len(draft))
             assert reserved, "a sequence that decodes has room for its pending token"
@@ -256,18 +303,16 @@ class Engine:
 
     def _account(self, step: StepReport) -> None:
         """Charge every sequence its share of the step, and let the governor learn from it."""
-        self.governor.observe(step)
+        start = self._clock()
+        shares = self.governor.observe(step)
+        self._governing_s = self._clock() - start
         n = len(step.outcomes)
-        t0 = self.governor.costs.plain_seconds(n) if n and not step.prefill_rows else None
-        for outcome in step.outcomes:
+        for outcome, share in zip(step.outcomes, shares, strict=True):
             tally = self._live[outcome.seq.id].tally
             tally.forward_s += step.forward_s / n
             tally.other_s += step.other_s / n
-            drafted, committed = len(outcome.verified), len(outcome.tokens)
-            if t0 is not None and drafted:
-                extra = max(0.0, step.seconds - t0) / n
-                tally.wasted_s += extra * max(0, drafted - committed + 1) / drafted
-                tally.saved_s += (committed * t0 - step.seconds) / n
+            tally.saved_s += share.saved_s
+            tally.wasted_s += share.wasted_s
 
     def _release_finished(self) -> None:
         for seq in [s for s in self._live.values() if s.finish_reason]:
@@ -277,6 +322,7 @@ class Engine:
         self.scheduler.remove(seq)
         self.desk.end(seq)
         del self._live[seq.id]
+        self._ended.merge(seq.tally)
         self._finished[seq.id] = seq.completion()
 
     def _check(self, request: Request) -> None:

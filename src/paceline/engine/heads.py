@@ -11,7 +11,7 @@ import numpy as np
 from paceline.drafters.heads import DraftHeads, ParallelHeads, StepHeads
 from paceline.engine.options import Options
 from paceline.errors import OptionError
-from paceline.governor.costs import Costs, profile
+from paceline.governor.profile import seconds_of
 from paceline.models.heads import Heads, TargetShape
 from paceline.models.heads_files import Stored
 from paceline.models.heads_layouts import read_heads
@@ -74,13 +74,12 @@ def load(heads: Heads, runner: Runner, weights: Precision, kv_tokens: int, reuse
 
 def seconds(given: DraftHeads) -> float:
     """Measure one more drafted token: a pass of a head that goes token by token, a share of one of all at once."""
-    costs, width = Costs(), given.heads.config.width
+    width = given.heads.config.width
     if isinstance(given, ParallelHeads):
-        profile(lambda rows: _touch(given.runner.forward(np.zeros((rows, width), np.float32))), costs, 1)
-        return costs.forward(1) / given.runner.count
+        lone = np.zeros((1, width), np.float32)
+        return seconds_of(lambda: _touch(given.runner.forward(lone))) / given.runner.count
     span, feature = Span.causal([0], 0, np.zeros(1, np.int32), [0]), np.zeros((1, width), np.float32)
-    profile(lambda rows: _touch(given.runner.forward([span], feature).logits), costs, 1)
-    return costs.forward(1)
+    return seconds_of(lambda: _touch(given.runner.forward([span], feature).logits))
 
 
 def _touch(logits: Any) -> None:

@@ -10,6 +10,7 @@ from paceline.core.types import Completion, Event, Request, SamplingParams, Spec
 from paceline.drafters.prediction import Prediction
 from paceline.engine.build import Chosen, build, choose
 from paceline.engine.engine import Engine
+from paceline.engine.keeper import keep
 from paceline.engine.options import Options
 from paceline.errors import OptionError, PacelineError, RequestError
 from paceline.models import cache
@@ -62,6 +63,7 @@ class LLM:
     def _start(self, chosen: Chosen, progress: Progress) -> None:
         self.chosen = chosen
         self.engine: Engine = build(chosen, progress)
+        self._keeper = keep(chosen.identity, self.engine, self)
         self._inbox = Inbox(self.engine)
         self.tokenizer: Tokenizer = chosen.target.tokenizer
 
@@ -167,6 +169,7 @@ class LLM:
                 event = self._inbox.take(running)
                 if event.finish_reason:
                     done[event.request_id] = self._inbox.close(event.request_id)
+            self._keeper.rest()
             return [done[i] for i in ids]
         except BaseException:
             for request_id in ids:

@@ -48,6 +48,10 @@ class Options:
     prefix_cache: bool = True
     share_history: bool = False
     """Whether what one tenant's requests have said may draft for another's."""
+    epsilon: float = 0.01
+    """Share of time that speculation may lose against plain decoding."""
+    keep_costs: bool = True
+    """Whether what was measured here is kept for the next start, and read at this one."""
     device: str = "cpu"
     """Of the torch runner."""
 
@@ -60,6 +64,7 @@ class Options:
         _within("max_draft", self.max_draft, 0, 64)
         _within("sequences", self.sequences, 1, 1024)
         _within("prefill_rows", self.prefill_rows, 4, 65536)
+        _within("epsilon", self.epsilon, 0, 0.1)
         if self.context is not None:
             _within("context", self.context, 2, 2**24)
         if self.draft_vocabulary is not None:
@@ -80,6 +85,6 @@ def _among(name: str, given: object, allowed: tuple[str, ...]) -> None:
         raise OptionError(f"{name} is {given!r}; allowed: {', '.join(allowed)}")
 
 
-def _within(name: str, given: int, low: int, high: int) -> None:
+def _within(name: str, given: float, low: float, high: float) -> None:
     if not low <= given <= high:
         raise OptionError(f"{name} is {given}; allowed: {low} to {high}")

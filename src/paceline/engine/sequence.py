@@ -75,11 +75,14 @@ class LiveSequence:
     failed_drafters: set[str] = field(default_factory=set)
     finish_reason: FinishReason | None = None
     error: str | None = None
+    speculation: SpeculationParams = field(init=False)
+    """What it may do now: its own wish, or less."""
     shaping: Shaping = field(init=False)
     noise: Randomness = field(init=False)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt)
+        self.speculation = self.request.speculation
         self.noise = Randomness(self.seed)
         self.shaping = Shaping(
             self.request.sampling, self.request.prompt, tuple(sorted(self.ending)), self.request.bad_token_ids
@@ -109,9 +112,9 @@ class LiveSequence:
     def tenant(self) -> str:
         return self.request.tenant
 
-    @property
-    def speculation(self) -> SpeculationParams:
-        return self.request.speculation
+    def keep_under(self, ceiling: SpeculationParams) -> None:
+        """Set what it may do from now on: no more than it asked for."""
+        self.speculation = self.request.speculation.under(ceiling)
 
     @property
     def cache_len(self) -> int:

@@ -8,10 +8,12 @@ no cost.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 from paceline.core import tree
 from paceline.core.tree import Draft, Guess
@@ -21,7 +23,7 @@ CERTAIN = 0.99
 """No chance is held higher."""
 LEAST = 0.01
 """Nor lower."""
-FIRST = 0.6
+FIRST = 0.8
 """Chance of a first guess while nothing is known."""
 BUCKETS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 """Upper bounds of the confidence buckets; the last bucket has none."""
@@ -31,13 +33,21 @@ ANY, WIDE = -1, -1
 """Stand for whatever confidence, and whatever run."""
 DEEPEST = 6
 """Depths from this on share a count."""
+LEARNT = 8
+"""Depths of a draft that are counted; deeper ones only tell whether it went on being right."""
 PRIOR = 6.0
 """Observations that the prior is worth."""
 MEMORY = 200.0
 """Observations that a count remembers."""
+KEPT = 30.0
+"""Observations of a saved count that still count."""
+SAVED = 20_000
+"""Most rows of a saved state."""
 REQUEST_PRIOR = 4.0
 REQUEST_KEEP = 0.97
 COMPANY_KEEP, COMPANY_PRIOR = 0.995, 20.0
+SAID_KEEP, SAID_PRIOR = 0.99, 3.0
+"""Of the logarithms of confidences and chances, and what nothing being known of them is worth."""
 FADE = 0.85
 """What a step without a guess leaves of what is known of a request's latest ones."""
 FORGOTTEN = 1.0
@@ -118,12 +128,22 @@ class Acceptance:
         self._company: dict[tuple[str, ...], _Trend] = {}
         """Of nodes that just these drafters guessed, what came against what any of them let expect alone: agreement is
         worth more, and a drafter alone among several less."""
+        self._said: dict[str, tuple[float, float]] = {}
+        """Sums of each drafter's own confidences and of what was to expect, as logarithms."""
         self.calibration: list[Calibration] = [Calibration() for _ in range(10)]
 
-    def at_depth(self, request: int, source: str, depth: int, prior: float = FIRST) -> float:
-        """Return the chance of a node, given its parent, whose confidence is not known yet."""
+    def ahead(self, request: int, source: str, most: int, prior: float = FIRST) -> list[float]:
+        """Return for each depth the chance of a node, given its parent, whose confidence is not known yet."""
         own = self._requests.get((request, source), _NEW)
-        return self._chance(own, own.run, source, min(depth, DEEPEST), ANY, prior)
+        found: list[float] = []
+        for depth in range(1, min(most, DEEPEST) + 1):
+            prior = self._chance(own, own.run, source, depth, ANY, prior)
+            found.append(prior)
+        return found + [prior] * (most - DEEPEST)
+
+    def at_depth(self, request: int, source: str, depth: int) -> float:
+        """Return the last of `ahead`."""
+        return self.ahead(request, source, depth)[-1]
 
     def survivals(self, request: int, draft: Draft) -> list[float]:
         """Return for each node the chance that it and all before it are taken."""
@@ -159,14 +179,58 @@ class Acceptance:
             for node in below[at]:
                 taken = draft.tokens[node] == token
                 followed = node if taken else followed
-                self._learn(request, draft.guesses(node), runs, min(depth, DEEPEST), taken)
-                for name, _ in draft.guesses(node):
+                guesses = draft.guesses(node)
+                if depth <= LEARNT:
+                    self._learn(request, guesses, runs, min(depth, DEEPEST), taken)
+                for name, _ in guesses:
                     right[name] = right.get(name, False) or taken
             for name, hit in right.items():
-                self._settle(request, name, runs[name], min(depth, DEEPEST), hit)
+                if depth <= LEARNT:
+                    self._settle(request, name, runs[name], min(depth, DEEPEST), hit)
+                elif not hit:
+                    self._own(request, name).run = 0
             if followed is None:
                 return
             at = followed
+
+    def rate(self, source: str) -> float | None:
+        """Return how often a source's guesses came true, over all depths; None where there are too few."""
+        counts = [
+            c for (name, _, kind, run), c in self._counts.items() if name == source and (kind, run) == (ANY, WIDE)
+        ]
+        seen = sum(c.seen for c in counts)
+        return sum(c.taken for c in counts) / seen if seen >= PRIOR else None
+
+    def state(self) -> dict[str, Any]:
+        """Return what holds for all requests, for JSON."""
+        return {
+            "counts": [[*key, count.seen, count.taken] for key, count in self._counts.items() if count.seen],
+            "company": [[list(names), t.expected, t.taken] for names, t in self._company.items()],
+        }
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Any], keep: float = KEPT) -> Self:
+        """Return estimates as `state` left them.
+
+        Args:
+            keep: most observations that a count brings along: what was seen then is a prior, no more.
+
+        Raises:
+            ValueError: it is no such state.
+        """
+        found = cls()
+        for source, at, kind, run, seen, taken in _rows(state, "counts", 6):
+            if not isinstance(source, str) or not all(type(n) is int and -1 <= n <= 64 for n in (at, kind, run)):
+                raise ValueError(f"{source!r}, {at!r}, {kind!r}, {run!r} is no class of nodes")
+            _pair(seen, taken, MEMORY)
+            share = min(1.0, keep / max(seen, 1.0))
+            found._counts[source, at, kind, run] = _Count(share * seen, share * taken)
+        for names, expected, taken in _rows(state, "company", 3):
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise ValueError(f"{names!r} are no drafters' names")
+            _pair(expected, taken, math.inf)
+            found._company[tuple(names)] = _Trend(expected, taken, COMPANY_KEEP, COMPANY_PRIOR)
+        return found
 
     @property
     def calibration_error(self) -> float:
@@ -190,32 +254,49 @@ class Acceptance:
         company = self._company.get(tuple(name for name, _ in guesses))
         return alone if company is None else min(max(alone * company.ratio, LEAST), CERTAIN)
 
-    def _best_alone(
-        self, request: int, guesses: tuple[Guess, ...], at: int, runs: Mapping[str, int | None] | None = None
-    ) -> float:
+    def _best_alone(self, request: int, guesses: tuple[Guess, ...], at: int) -> float:
         """Return the best chance that any of these drafters lets expect, whatever others say."""
         singly = []
         for name, sure in guesses:
             own = self._requests.get((request, name), _NEW)
-            run = own.run if runs is None else runs[name]
-            singly.append(self._chance(own, run, name, at, bucket(sure), sure))
+            singly.append(self._chance(own, own.run, name, at, bucket(sure), sure))
         return max(singly)
 
     def _learn(
         self, request: int, guesses: tuple[Guess, ...], runs: Mapping[str, int | None], at: int, taken: bool
     ) -> None:
         """Count a node for every drafter that guessed it, and for just these having done so."""
-        alone = self._best_alone(request, guesses, at, runs)
-        expected = self._in_company(guesses, alone)
-        self.calibration[min(int(expected * 10), 9)].add(expected, taken)
+        alone = LEAST
         for name, sure in guesses:
             own, kind = self._own(request, name), bucket(sure)
-            own.sure.add(self._chance(own, runs[name], name, at, kind, sure), taken)
+            chance = self._chance(own, runs[name], name, at, kind, sure)
+            alone = max(alone, chance)
+            own.sure.add(chance, taken)
             self._count(name, runs[name], at, kind, taken)
-        company = self._company.setdefault(
-            tuple(name for name, _ in guesses), _Trend(keep=COMPANY_KEEP, prior=COMPANY_PRIOR)
-        )
+            self._compare(name, chance, sure)
+        names = tuple(name for name, _ in guesses)
+        company = self._company.get(names)
+        if company is None:
+            company = self._company[names] = _Trend(keep=COMPANY_KEEP, prior=COMPANY_PRIOR)
+        expected = min(max(alone * company.ratio, LEAST), CERTAIN)
+        self.calibration[min(int(expected * 10), 9)].add(expected, taken)
         company.add(alone, taken)
+
+    def _compare(self, name: str, chance: float, sure: float) -> None:
+        """Take note of how what a drafter says goes with what to expect."""
+        said, expected = self._said.get(name, (0.0, 0.0))
+        self._said[name] = (
+            SAID_KEEP * said - math.log(max(sure, LEAST)),
+            SAID_KEEP * expected - math.log(chance),
+        )
+
+    def sharpness(self, source: str) -> float:
+        """Return the power of a drafter's own confidence that comes closest to the chance to expect.
+
+        Below 1 it is too modest, above 1 too sure of itself; in [0.25, 4].
+        """
+        said, expected = self._said.get(source, (0.0, 0.0))
+        return min(max((expected + SAID_PRIOR) / (said + SAID_PRIOR), 0.25), 4.0)
 
     def _settle(self, request: int, name: str, run: int | None, at: int, hit: bool) -> None:
         """Count whether any of a drafter's guesses for a position was right."""
@@ -238,6 +319,21 @@ class Acceptance:
 
 
 _NEW = _Own()
+
+
+def _rows(state: Mapping[str, Any], name: str, width: int) -> list[list[Any]]:
+    rows = state.get(name)
+    if not isinstance(rows, list) or len(rows) > SAVED:
+        raise ValueError(f"{name} is missing or too long")
+    if not all(isinstance(row, list) and len(row) == width for row in rows):
+        raise ValueError(f"a row of {name} has not {width} values")
+    return rows
+
+
+def _pair(seen: Any, taken: Any, most: float) -> None:
+    numbers = all(isinstance(n, (int, float)) and math.isfinite(n) and n >= 0 for n in (seen, taken))
+    if not numbers or seen > most or (taken > seen and most < math.inf):
+        raise ValueError(f"{taken!r} of {seen!r} is no count")
 
 
 def bucket(confidence: float) -> int:

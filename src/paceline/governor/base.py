@@ -103,6 +103,17 @@ class StepReport:
         return self.draft_s + self.forward_s + self.other_s
 
     @property
+    def context(self) -> float:
+        """Tokens that a row of a decoding sequence attends to, on average."""
+        rows = self.rows
+        return sum((1 + len(o.verified)) * o.seq.num_tokens for o in self.outcomes) / rows if rows else 0.0
+
+    @property
+    def tokens(self) -> int:
+        """What the step added to the texts."""
+        return sum(len(outcome.tokens) for outcome in self.outcomes)
+
+    @property
     def rows(self) -> int:
         """Rows of the target's pass, those of prompts apart."""
         return sum(1 + len(outcome.verified) for outcome in self.outcomes)
@@ -111,6 +122,17 @@ class StepReport:
     def is_plain(self) -> bool:
         """Whether nothing but decoding of one token a sequence went on."""
         return not self.prefill_rows and not any(len(o.verified) for o in self.outcomes)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One sequence's part of what a step won or lost against plain decoding, in seconds; negative is lost."""
+
+    saved_s: float = 0.0
+    wasted_s: float = 0.0
+    """Time that went into drafted tokens which did not become text."""
+    reason: Reason | None = None
+    """Why nothing of its draft was verified, where the limit has not said so before."""
 
 
 class Governor(Protocol):
@@ -132,5 +154,5 @@ class Governor(Protocol):
         Sampled drafts may only be cut by what their earlier tokens say, never by the token cut.
         """
 
-    def observe(self, step: StepReport) -> None:
-        """Learn from a finished step."""
+    def observe(self, step: StepReport) -> list[Share]:
+        """Learn from a finished step, and return what each of its outcomes has won or lost."""

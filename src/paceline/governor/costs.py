@@ -2,120 +2,93 @@
 
 from __future__ import annotations
 
-import math
-import time
-from bisect import bisect_right
-from collections.abc import Callable
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Mapping
+from typing import Any, Self
 
-PROFILED_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-PROFILE_SECONDS = 1.5
+import numpy as np
+
+from paceline.governor.curve import Curve, Rows, number
+
 TELLING = 64
 """Missed tokens from which on the time of a draft says what reading costs."""
-_REPEATS, _CHANGES = 3, 5
-LEAST_CHANGE = 0.02
-"""Share of a pass below which a change of its number of rows is for free."""
+_OUTLIER = 3.0
+"""Times the mean from which on a measurement counts as so many."""
 STEADY_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Numbers of rows that drafts are filled up to, where a new number costs time."""
-
-# Variances of the logarithm of a time, for the gains of the running estimates (a Kalman filter's, point by point).
-_NOISE = 0.05**2
-"""Of one measurement."""
-_DRIFT = 0.015**2
-"""Of what is known of all passes' common change."""
-_PROFILED = 0.05**2
-"""Of a point that was measured a few times, in a quiet hour."""
-_BETWEEN = 0.1**2
-"""Of a point that its neighbours speak for; a cliff between them is believed when it was met a few times."""
-_AGEING = 0.002**2
-"""What a point's grows with each pass that shows another point."""
-_SURPRISE = 0.1**2
-"""What a point's grows with an outlier: one is the machine's doing, several in a row are the truth."""
-_OUTLIER = 3.0
-"""Deviations from which on a measurement counts as one of so many."""
-
-
-@dataclass(slots=True)
-class _Point:
-    seconds: float
-    variance: float = _PROFILED
-    seen: int = 0
-    """Passes that had been seen when this point last was."""
+_STEADY = np.array(STEADY_ROWS)
 
 
 class Costs:
-    """Seconds of a target pass by its number of rows, and of what surrounds it.
-
-    The curve is kept point by point: cliffs and stairs are not smoothed away. Between points it is a straight line,
-    beyond the last one the line through the last two. `drift` follows what slows all passes alike: a longer context,
-    a busier machine. A measurement moves whichever of the two was known less well.
+    """Seconds of a target pass, of a drafter's pass, and of what surrounds them.
 
     Args:
-        least_rows: rows that a pass has at least; fewer take as long.
+        least_rows: rows that a target pass has at least; fewer take as long.
     """
 
     def __init__(self, least_rows: int = 1) -> None:
         self._least = least_rows
-        self._curve: dict[int, _Point] = {}
-        self._rows: list[int] = []
-        self._passes = 0
+        self.target = Curve(least_rows)
+        self.drafts: dict[str, Curve] = {}
+        """Of a drafter's pass, which drafts one token for each of so many sequences, in target passes of one row: a
+        machine that slows down slows both, also the one that does not run at present."""
+        self.others = Curve()
+        """Of all else in a step, by the tokens that it adds to the text: each is drawn, committed and told."""
+        self.profiled_draft: dict[str, float] = {}
+        """What a drafter's pass for one sequence took when it was profiled, in target passes of one row."""
+        self.catch_up_s: dict[str, float] = {}
+        """Of one token that a drafter has missed and has to read."""
         self.switch_s = 0.0
         """What a pass takes longer when its number of rows is not that of the pass before."""
         self._ran: int | None = None
         """Rows of the pass before; None where that read a prompt."""
         self._idle = 0.0
         """Seconds lost to rows that filled passes up, since the last pass that needed them."""
-        self.drift = 1.0
-        self.other_s = 0.0
-        self.draft_s: dict[str, float] = {}
-        """Of one pass of a drafter, as far as it is known without the size of the batch."""
-        self._drafts: dict[tuple[str, int], float] = {}
-        self.catch_up_s: dict[str, float] = {}
-        """Of one token that a drafter has missed and has to read."""
 
     @property
     def known(self) -> bool:
-        return bool(self._curve)
+        return self.target.known
 
-    def forward(self, rows: int) -> float:
-        """Return the seconds of a pass of so many rows, as things are now; 0 where nothing was measured."""
-        return self._on_curve(max(rows, self._least)) * self.drift
+    @property
+    def drift(self) -> float:
+        """How much slower target passes are than when the curve was measured."""
+        return self.target.drift
 
-    def plain_seconds(self, sequences: int) -> float | None:
+    def forward(self, rows: int, context: float = 0.0) -> float:
+        """Return the seconds of a pass of so many rows, as things are now; 0 where nothing was measured.
+
+        Args:
+            context: tokens that a row attends to, on average; rows that a pass has anyway attend to nothing.
+        """
+        return self.target.seconds(rows, context * min(rows / self._least, 1.0))
+
+    def plain_seconds(self, sequences: int, context: float = 0.0) -> float | None:
         """Return the seconds of a plain step of so many sequences, None where nothing was measured."""
-        return self.forward(sequences) + self.other_s if self.known else None
+        if not self.known:
+            return None
+        return self.forward(sequences, context) + self.others.seconds(sequences)
 
-    def draft(self, drafter: str, sequences: int) -> float:
+    def draft(self, drafter: str, sequences: int, context: float = 0.0) -> float:
         """Return the seconds of one more drafted token for each of so many sequences; 0 where nothing was measured."""
-        return self._drafts.get((drafter, sequences), self.draft_s.get(drafter, 0.0))
+        curve = self.drafts.get(drafter)
+        return curve.seconds(sequences, context) * self.target.seconds(1) if curve else 0.0
+
+    def slowdown(self, drafter: str) -> float:
+        """Return how many times slower a drafter's pass is, beside a target pass, than when it was profiled."""
+        profiled, curve = self.profiled_draft.get(drafter), self.drafts.get(drafter)
+        return curve.seconds(1) / profiled if profiled and curve else 1.0
 
     def catch_up(self, drafter: str, tokens: int) -> float:
         """Return the seconds that a drafter takes to read so many tokens which it has missed; 0 until it did once."""
         return tokens * self.catch_up_s.get(drafter, 0.0)
 
-    def learn(self, rows: int, seconds: float) -> None:
-        """Take in one measured pass."""
-        rows = max(rows, self._least)
-        self._passes += 1
-        point = self._curve.get(rows)
-        if point is None:
-            between = bool(self._rows) and self._rows[0] < rows < self._rows[-1]
-            if not between:
-                self._add(rows, _Point(seconds / self.drift, seen=self._passes))
-                return
-            point = _Point(self._on_curve(rows), _BETWEEN, self._passes)
-            self._add(rows, point)
-        point.variance = min(point.variance + _AGEING * (self._passes - point.seen - 1), 1.0)
-        point.seen = self._passes
-        total = point.variance + _DRIFT + _NOISE
-        news, bound = math.log(seconds / (point.seconds * self.drift)), _OUTLIER * math.sqrt(total)
-        clamped = min(max(news, -bound), bound)
-        self.drift *= math.exp(clamped * _DRIFT / total)
-        point.seconds *= math.exp(clamped * point.variance / total)
-        point.variance *= 1 - point.variance / total
-        if clamped != news:
-            point.variance += _SURPRISE
+    def learn(self, rows: int, seconds: float, context: float = 0.0) -> None:
+        """Take in one measured target pass."""
+        self.target.learn(rows, seconds, context)
+
+    def learn_draft(self, drafter: str, sequences: int, seconds: float, context: float = 0.0) -> None:
+        """Take in one measured pass of a drafter; nothing before a target pass was measured."""
+        if self.known:
+            self.drafts.setdefault(drafter, Curve()).learn(sequences, seconds / self.target.seconds(1), context)
 
     def steady(self, rows: int, plain: bool = False) -> int:
         """Return how many rows the next pass had best run, if it needs so many.
@@ -135,99 +108,128 @@ class Costs:
                 return self._ran
         return rows if plain else next((n for n in STEADY_ROWS if n >= rows), rows)
 
-    def next_pass(self, rows: int, plain: bool = False) -> float:
-        """Return the seconds of the next pass if it needs so many rows, a change of their number included."""
-        ran = self.steady(rows, plain)
-        return self.forward(ran) + (self.switch_s if ran != self._ran else 0.0)
+    def next_pass(self, rows: int, plain: bool = False, context: float = 0.0) -> float:
+        """Return the seconds of the next pass if it needs so many rows, a change of their number included.
 
-    def observe(self, rows: int, forward_s: float, other_s: float, ran: int = 0) -> bool:
-        """Learn from a step that read no prompt: prompt rows are costed, not counted as decoding.
+        Rows that fill it up have nothing to look back at.
+        """
+        ran = self.steady(rows, plain)
+        return self.forward(ran, context * min(rows / ran, 1.0)) + (self.switch_s if ran != self._ran else 0.0)
+
+    def next_passes(self, first: int, last: int, plain: bool = False, context: float = 0.0) -> list[float]:
+        """Return `next_pass` of every number of rows from first to last.
+
+        Args:
+            plain: whether nothing is drafted in the first.
+        """
+        rows = np.arange(first, last + 1)
+        ran = self._steady_all(np.maximum(rows, self._least), plain)
+        found = self.target.many(ran, context * np.minimum(rows / ran, 1.0))
+        if self.switch_s:
+            found = found + self.switch_s * (ran != self._ran)
+        seconds: list[float] = found.tolist()
+        return seconds
+
+    def _steady_all(self, rows: Rows, plain: bool) -> Rows:
+        if not self.switch_s:
+            return rows
+        ran = np.where(rows <= _STEADY[-1], _STEADY[np.searchsorted(_STEADY, np.minimum(rows, _STEADY[-1]))], rows)
+        if plain:
+            ran[0] = rows[0]
+        if self._ran is not None:
+            lost = self.forward(self._ran) - self.target.many(rows, np.zeros(len(rows)))
+            ran = np.where((rows <= self._ran) & (self._idle + lost < self.switch_s), self._ran, ran)
+        return ran
+
+    def observe(self, rows: int, forward_s: float, ran: int = 0, context: float = 0.0) -> bool:
+        """Learn from a target pass that read no prompt: prompt rows are costed, not counted as decoding.
 
         Args:
             rows: that were needed.
             ran: that did run; 0 is as many.
+            context: tokens that a needed row attended to, on average.
 
         Returns:
             Whether the pass was an ordinary one of so many rows: not filled up, and no change that costs time.
         """
-        rows = max(rows, self._least)
+        needed, rows = rows, max(rows, self._least)
         ran = max(ran, rows)
         changed = bool(self.switch_s) and ran != self._ran
-        lost = self.forward(ran) - self.forward(rows)
+        context *= min(needed / ran, 1.0)
         if not changed:
-            self.learn(ran, forward_s)
+            lost = self.forward(ran) - self.forward(rows)
+            self.target.learn(ran, forward_s, context)
             self._idle = self._idle + max(0.0, lost) if ran > rows else 0.0
         else:
-            self.switch_s = _follow(self.switch_s, max(forward_s - self.forward(ran), 0.1 * self.switch_s))
+            self.switch_s = _follow(self.switch_s, max(forward_s - self.forward(ran, context), 0.1 * self.switch_s))
             self._idle = 0.0
         self._ran = ran
-        self.other_s = _follow(self.other_s, other_s)
         return ran == rows and not changed
+
+    def observe_rest(self, tokens: int, other_s: float) -> None:
+        """Learn what surrounds the passes of a step that added so many tokens."""
+        self.others.learn(max(tokens, 1), other_s)
 
     def disturb(self) -> None:
         """Note that a pass of another kind has run, with a prompt in it."""
         self._ran, self._idle = None, 0.0
 
-    def observe_draft(self, drafter: str, seconds: float, depth: int, sequences: int = 1, missed: int = 0) -> None:
+    def observe_draft(
+        self, drafter: str, seconds: float, depth: int, sequences: int = 1, missed: int = 0, context: float = 0.0
+    ) -> None:
         """Learn what drafted tokens cost; a drafter's tokens come one pass after the other.
 
         Args:
             depth: of the deepest draft.
             missed: tokens that the drafter had to read first.
         """
-        known = self.draft(drafter, sequences)
+        known = self.draft(drafter, sequences, context)
         if missed and known:
             before = self.catch_up_s.get(drafter)
             if before is None or missed >= TELLING:
                 each = max(0.0, seconds - depth * known) / missed
                 self.catch_up_s[drafter] = each if before is None else _follow(before, each, 0.5)
             return
-        self._drafts[drafter, sequences] = each = _follow(known, seconds / max(depth, 1))
-        if sequences == 1 or drafter not in self.draft_s:
-            self.draft_s[drafter] = each
+        self.learn_draft(drafter, sequences, seconds / max(depth, 1), context)
 
-    def _add(self, rows: int, point: _Point) -> None:
-        self._curve[rows] = point
-        self._rows = sorted(self._curve)
+    def state(self) -> dict[str, Any]:
+        """Return what was measured, for JSON."""
+        return {
+            "target": self.target.state(),
+            "others": self.others.state(),
+            "drafts": {name: curve.state() for name, curve in self.drafts.items()},
+            "profiled_draft": dict(self.profiled_draft),
+            "catch_up_s": dict(self.catch_up_s),
+            "switch_s": self.switch_s,
+        }
 
-    def _on_curve(self, rows: int) -> float:
-        curve, points = self._curve, self._rows
-        if rows in curve:
-            return curve[rows].seconds
-        if not points:
-            return 0.0
-        at = bisect_right(points, rows)
-        if at == 0 or len(points) == 1:
-            return curve[points[0]].seconds
-        low, high = points[min(at, len(points) - 1) - 1], points[min(at, len(points) - 1)]
-        slope = (curve[high].seconds - curve[low].seconds) / (high - low)
-        if rows > high:
-            return curve[high].seconds + max(0.0, slope) * (rows - high)
-        return curve[low].seconds + slope * (rows - low)
+    @classmethod
+    def restore(cls, state: Mapping[str, Any]) -> Self:
+        """Return costs as `state` left them.
+
+        Raises:
+            ValueError: it is no such state.
+        """
+        costs = cls()
+        costs.target = Curve.restore(_mapping(state, "target"))
+        costs._least = int(number(_mapping(state, "target"), "least_rows", 1))
+        costs.others = Curve.restore(_mapping(state, "others"))
+        drafts = _mapping(state, "drafts")
+        costs.drafts = {name: Curve.restore(_mapping(drafts, name)) for name in drafts}
+        for name in ("profiled_draft", "catch_up_s"):
+            given = _mapping(state, name)
+            getattr(costs, name).update({key: number(given, key, 0) for key in given})
+        costs.switch_s = number(state, "switch_s", 0)
+        return costs
+
+
+def _mapping(state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = state.get(name)
+    if not isinstance(value, dict) or len(value) > 4096:
+        raise ValueError(f"{name} is missing")
+    return value
 
 
 def _follow(before: float, now: float, weight: float = 0.1) -> float:
     """Return a running mean that one outlier cannot carry far."""
     return before + weight * (min(now, _OUTLIER * before) - before) if before else now
-
-
-def profile(run: Callable[[int], None], costs: Costs, most_rows: int, budget_s: float = PROFILE_SECONDS) -> None:
-    """Measure the curve: `run(rows)` makes one pass. Stops when the time is up; the rest is learnt while serving."""
-    start = time.perf_counter()
-    run(1)
-    sizes = [n for n in PROFILED_ROWS if n <= most_rows]
-    for i, rows in enumerate(sizes):
-        run(rows)  # the first of its size prepares more than a change does
-        costs.learn(rows, median(_timed(run, rows) for _ in range(_REPEATS)))
-        if time.perf_counter() - start > budget_s:
-            sizes = sizes[: i + 1]
-            break
-    changes = [_timed(run, rows) - costs.forward(rows) for rows in sizes[:_CHANGES]]
-    change = median(changes) if len(sizes) > 1 else 0.0
-    costs.switch_s = change if change > LEAST_CHANGE * costs.forward(1) else 0.0
-
-
-def _timed(run: Callable[[int], None], rows: int) -> float:
-    start = time.perf_counter()
-    run(rows)
-    return time.perf_counter() - start

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from paceline.core import tree
 from paceline.core.tree import Draft
-from paceline.governor.base import Drafting, Limit, Reason, StepReport
+from paceline.governor.account import shares
+from paceline.governor.base import Drafting, Limit, Reason, Share, StepReport
 from paceline.governor.costs import Costs
 
 
@@ -26,11 +27,16 @@ class Fixed:
     def trim(self, seqs: Sequence[Drafting], drafts: Sequence[Draft]) -> list[Draft]:
         return [tree.prune(d, asked(seq, self._length).nodes) for seq, d in zip(seqs, drafts, strict=True)]
 
-    def observe(self, step: StepReport) -> None:
-        if step.prefill_rows:
+    def observe(self, step: StepReport) -> list[Share]:
+        if step.prefill_rows or not step.outcomes:
             self.costs.disturb()
-        elif step.outcomes:
-            self.costs.observe(step.rows, step.forward_s, step.other_s, step.ran)
+            return [Share()] * len(step.outcomes)
+        self.costs.observe(step.rows, step.forward_s, step.ran, step.context)
+        self.costs.observe_rest(step.tokens, step.other_s)
+        plain_s = self.costs.plain_seconds(len(step.outcomes), step.context)
+        if plain_s is None:
+            return [Share()] * len(step.outcomes)
+        return shares(step, plain_s / len(step.outcomes), 0.0 if step.is_plain else step.seconds - plain_s)
 
 
 def asked(seq: Drafting, most: int) -> Limit:

@@ -1,50 +1,18 @@
-"""What the governor remembers from the plan of a step to its end, and from one try of a drafter to the next."""
+"""What one step is about: its sequences, what things take for them, and what is settled before it runs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from paceline.core.types import ROOT
-from paceline.governor.base import Outcome, Reason
+import numpy as np
 
-PROBE_SHARE = 0.005
-"""Share of time that may go into trying a drafter that does not pay."""
-FIRST_PROBE = 4
-"""Least steps between two tries; tries in vain make it rarer, up to so many times."""
-RAREST = 4
+from paceline.governor.base import Reason
+from paceline.governor.costs import Costs
 
-
-@dataclass(slots=True)
-class Pace:
-    """How much faster than plain decoding it went of late; sums of time, so that long steps weigh as what they are."""
-
-    plain_s: float = 0.0
-    took_s: float = 0.0
-
-    def add(self, plain_s: float, took_s: float, weight: float) -> None:
-        self.plain_s += weight * (plain_s - self.plain_s)
-        self.took_s += weight * (took_s - self.took_s)
-
-    @property
-    def speedup(self) -> float:
-        return max(1.0, self.plain_s / self.took_s) if self.took_s else 1.0
-
-
-@dataclass(slots=True)
-class Try:
-    """When a drafter that does not pay is tried again."""
-
-    quiet: float = 0.0
-    """Steps since the last try."""
-    patience: int = 1
-
-    def due(self, steps: float) -> bool:
-        """Whether it is time to spend so many plain steps."""
-        return self.quiet >= self.patience * max(FIRST_PROBE, steps / PROBE_SHARE)
-
-    def result(self, good: bool) -> None:
-        self.quiet, self.patience = 0, 1 if good else min(2 * self.patience, RAREST)
+TEMPER = 0.5
+"""Power of the speed-up by which a token is worth less than a plain one's time."""
 
 
 @dataclass(slots=True)
@@ -54,31 +22,94 @@ class Turn:
     sequences: int = 1
     rows: int = 1
     """Of a pass without drafts, prompts included."""
+    context: float = 0.0
+    """Tokens that a row attends to, on average."""
+    speedup: float = 1.0
+    """Of late, against plain decoding."""
     price: float = math.inf
     """Seconds that a token is worth."""
     row: float = 0.0
     """Tokens that the time of one more row is worth, at the number of rows where that is least."""
     closed: Reason | None = None
     """Why nothing is verified, but for requests that always speculate."""
+    barred: set[int] = field(default_factory=set)
+    """Requests of which nothing is verified, for they have lost what they may."""
+    overdrawn: bool = False
+    """Whether all of them have."""
     advanced: bool = False
     """Whether a drafter is to read much: one sequence a step, so that no more is at stake than one advance."""
-    times: dict[int, float] = field(default_factory=dict)
-    """Seconds of a pass by its rows, as far as they were asked for."""
+    plain_s: float = 0.0
+    """Seconds of a plain step of these sequences."""
+    draft_s: dict[str, float] = field(default_factory=dict)
+    """Seconds of each drafter's pass for them."""
+    passes: list[float] = field(default_factory=list)
+    """Seconds of the target's pass with so many rows more than `rows`."""
     probing: set[str] = field(default_factory=set)
     depth: dict[str, int] = field(default_factory=dict)
     """Of each drafter's deepest draft."""
     missed: dict[str, int] = field(default_factory=dict)
     """Tokens that each drafter had to read first."""
+    reading_s: dict[int, float] = field(default_factory=dict)
+    """Seconds that this takes, by request."""
 
+    def measure(self, costs: Costs, drafters: Sequence[str], most: int) -> None:
+        """Look up what plain decoding, drafts and passes of this step's sequences take, and what a token is worth.
 
-def all_right(name: str, outcome: Outcome) -> bool:
-    """Whether the text went as a drafter guessed, as far as either went."""
-    draft, parent = outcome.drafted, ROOT
-    for token in outcome.tokens:
-        guessed = [n for n, p in enumerate(draft.parents) if p == parent and name in dict(draft.guesses(n))]
-        if not guessed:
-            return True
-        parent = next((n for n in guessed if draft.tokens[n] == token), ROOT)
-        if parent == ROOT:
-            return False
-    return True
+        The engine's own time a token of late is too strict a price: a draft ends behind the token that was hard to
+        guess, a plain step in front of it. The mean of that and of plain decoding's does best in simulation. Where the
+        curve has a stair, the first rows pay only together with those that follow at no cost. One row more may cost
+        nothing and says little of those after it.
+
+        Args:
+            most: drafted tokens of a sequence.
+        """
+        n, most = self.sequences, max(1, most)
+        self.plain_s = costs.plain_seconds(n, self.context) or 0.0
+        self.draft_s = {name: costs.draft(name, n, self.context) for name in drafters}
+        last = self.rows + most * n
+        if self.rows > n:  # prompts' rows, most of them, have less to look back at
+            rows = np.arange(self.rows, last + 1)
+            self.passes = costs.target.many(rows, self.context * (rows - (self.rows - n)) / rows).tolist()
+        else:
+            self.passes = costs.next_passes(self.rows, last, self.rows == n, self.context)
+        self.price = self.plain_s / n / self.speedup**TEMPER
+        self.row = min(self.row_tokens(count) / count for count in (*range(2, most), most, most * n))
+
+    @property
+    def measured(self) -> bool:
+        return self.plain_s > 0
+
+    @property
+    def is_steep(self) -> bool:
+        """Whether it is the batch that makes rows dear: twice the rows take over 1.6 times as long."""
+        return 1 < self.rows < len(self.passes) and self.passes[self.rows] > 1.6 * self.passes[0]
+
+    def draft(self, name: str) -> float:
+        """Return the seconds of a drafter's pass."""
+        return self.draft_s.get(name, 0.0)
+
+    def row_tokens(self, more: int) -> float:
+        """Return how many tokens are worth the time of so many more rows."""
+        last = len(self.passes) - 1
+        seconds = self.passes[min(more, last)] - self.passes[0]
+        if more > last:  # a request that asks for more than the engine's most
+            seconds += (more - last) * max(0.0, self.passes[last] - self.passes[last - 1])
+        return seconds / self.price
+
+    def worth(self, survivals: Sequence[float], taken: int = 0) -> tuple[int, float]:
+        """Return how many nodes to verify, in this order, for the most tokens less time at its price, and how much.
+
+        The curve has stairs, so the best number is looked for among all, not at the first loss.
+
+        Args:
+            survivals: each node's chance to become text.
+            taken: rows of drafts that are verified in any case.
+        """
+        if not self.measured:
+            return len(survivals), sum(survivals)
+        best, best_gain, tokens, base = 0, 0.0, 0.0, self.row_tokens(taken)
+        for count, survival in enumerate(survivals, taken + 1):
+            tokens += survival
+            if (gain := tokens - self.row_tokens(count) + base) > best_gain:
+                best, best_gain = count - taken, gain
+        return best, best_gain

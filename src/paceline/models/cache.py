@@ -48,7 +48,7 @@ def cached(path: Path, write: Callable[[BinaryIO], None], good: Callable[[Path],
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"):
             if not good(path):
-                _write_whole(path, write)
+                write_whole(path, write)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(
@@ -61,7 +61,12 @@ def cached(path: Path, write: Callable[[BinaryIO], None], good: Callable[[Path],
     return path
 
 
-def _write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
+def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file beside its place and move it there: what was there before is replaced at once, or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -1,0 +1,1 @@
+"""Workloads, trials and simulations: how well it does, shown without trusting it."""
