@@ -95,7 +95,7 @@ def test_rows_of_company_are_no_rows_of_their_own() -> None:
     clock, target, _ = timed()
     target.info = replace(target.info, least_rows=2)
     costs = measured(clock, target, None)
-    assert costs.forward(2, 65) == pytest.approx(costs.forward(1, 65))
+    assert costs.forward(2, 65) == pytest.approx(costs.forward(1, 130))
     assert costs.forward(2, 2049) == pytest.approx(0.044 + 2 * 2e-7 * 2049, rel=0.1)
     assert costs.drafts == {}
 

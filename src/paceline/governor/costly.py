@@ -23,6 +23,8 @@ PROBE_TOKENS = 2
 """Least tokens of a try; twice as many as have to be right for it to pay, where that is more."""
 PROBE_SHARE = 0.005
 """Share of time that may go into trying a drafter that does not pay."""
+READ_SHARE = 0.05
+"""Share of time that may go into reading for a try; less would never be enough, for what has to be read grows."""
 FIRST_PROBE = 4
 """Least steps between two tries; tries in vain make it rarer, up to so many times."""
 RAREST = 4
@@ -45,9 +47,9 @@ class Try:
     """Steps since the last try."""
     patience: int = 1
 
-    def due(self, steps: float) -> bool:
-        """Whether it is time to spend so many plain steps."""
-        return self.quiet >= self.patience * max(FIRST_PROBE, steps / PROBE_SHARE)
+    def due(self, steps: float, reading: float) -> bool:
+        """Whether it is time to spend so many plain steps on a draft, and on what has to be read for it."""
+        return self.quiet >= max(self.patience * max(FIRST_PROBE, steps / PROBE_SHARE), reading / READ_SHARE)
 
     def result(self, good: bool) -> None:
         self.quiet, self.patience = 0, 1 if good else min(2 * self.patience, RAREST)
@@ -116,12 +118,11 @@ class Costly:
         attempt = self._tries.setdefault(name, Try())
         attempt.quiet += 1 / self._turn.sequences
         length = min(self._probe_length(name), most)
-        seconds = length * self._turn.draft(name)
-        seconds += self._costs.catch_up(name, self._missed(seq, name))
-        steps = seconds / self._turn.plain_s
-        if name in self._turn.probing or not attempt.due(steps) or not self._account.allows(steps):
+        steps = length * self._turn.draft(name) / self._turn.plain_s
+        reading = self._costs.catch_up(name, self._missed(seq, name)) / self._turn.plain_s
+        if name in self._turn.probing or not attempt.due(steps, reading) or not self._could_pay(name):
             return 0
-        if not self._could_pay(name):
+        if not self._account.allows(steps + reading):
             return 0
         self._turn.probing.add(name)
         return length
@@ -178,11 +179,11 @@ class Costly:
     def _best_length(self, hoped: Sequence[Sequence[float]], each: float) -> tuple[int, float]:
         """Return the length at which the drafts together gain most, and how many tokens that is."""
         best, best_gain, tokens, rows = 0, 0.0, 0.0, 0
-        each /= self._turn.price
+        each, row_tokens = each / self._turn.price, self._turn.row_tokens
         for depth in range(max(map(len, hoped), default=0)):
             going = [survivals[depth] for survivals in hoped if depth < len(survivals)]
             tokens, rows = tokens + sum(going), rows + len(going)
-            if (gain := tokens - (depth + 1) * each - self._turn.row_tokens(rows)) > best_gain:
+            if (gain := tokens - (depth + 1) * each - row_tokens(rows)) > best_gain:
                 best, best_gain = depth + 1, gain
         return best, best_gain
 

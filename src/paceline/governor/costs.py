@@ -15,6 +15,8 @@ _OUTLIER = 3.0
 """Times the mean from which on a measurement counts as so many."""
 STEADY_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Numbers of rows that drafts are filled up to, where a new number costs time."""
+_BESIDE = (0, 1, 2, 4)
+"""Rows more than a plain pass has that say what it takes at most."""
 _STEADY = np.array(STEADY_ROWS)
 
 
@@ -62,10 +64,14 @@ class Costs:
         return self.target.seconds(rows, context * min(rows / self._least, 1.0))
 
     def plain_seconds(self, sequences: int, context: float = 0.0) -> float | None:
-        """Return the seconds of a plain step of so many sequences, None where nothing was measured."""
+        """Return the seconds of a plain step of so many sequences, None where nothing was measured.
+
+        Never more than a pass of a few rows more takes: what was seen last may be these, while things changed.
+        """
         if not self.known:
             return None
-        return self.forward(sequences, context) + self.others.seconds(sequences)
+        passes = min(self.forward(sequences + more, context) for more in _BESIDE)
+        return passes + self.others.seconds(sequences)
 
     def draft(self, drafter: str, sequences: int, context: float = 0.0) -> float:
         """Return the seconds of one more drafted token for each of so many sequences; 0 where nothing was measured."""

@@ -44,6 +44,8 @@ class Turn:
     """Seconds of each drafter's pass for them."""
     passes: list[float] = field(default_factory=list)
     """Seconds of the target's pass with so many rows more than `rows`."""
+    tokens: list[float] = field(default_factory=list)
+    """The tokens that the time of so many rows more is worth."""
     probing: set[str] = field(default_factory=set)
     depth: dict[str, int] = field(default_factory=dict)
     """Of each drafter's deepest draft."""
@@ -69,11 +71,16 @@ class Turn:
         last = self.rows + most * n
         if self.rows > n:  # prompts' rows, most of them, have less to look back at
             rows = np.arange(self.rows, last + 1)
-            self.passes = costs.target.many(rows, self.context * (rows - (self.rows - n)) / rows).tolist()
+            passes = costs.target.many(rows, self.context * (rows - (self.rows - n)) / rows)
         else:
-            self.passes = costs.next_passes(self.rows, last, self.rows == n, self.context)
+            passes = np.array(costs.next_passes(self.rows, last, self.rows == n, self.context))
+        # More rows never take less: where it seems so, those with fewer have not been measured of late.
+        passes = np.minimum.accumulate(passes[::-1])[::-1]
         self.price = self.plain_s / n / self.speedup**TEMPER
-        self.row = min(self.row_tokens(count) / count for count in (*range(2, most), most, most * n))
+        self.passes, tokens = passes.tolist(), (passes - passes[0]) / self.price
+        self.tokens = tokens.tolist()
+        counts = np.array([*range(2, most), most, most * n])
+        self.row = float((tokens[counts] / counts).min())
 
     @property
     def measured(self) -> bool:
@@ -90,11 +97,11 @@ class Turn:
 
     def row_tokens(self, more: int) -> float:
         """Return how many tokens are worth the time of so many more rows."""
-        last = len(self.passes) - 1
-        seconds = self.passes[min(more, last)] - self.passes[0]
-        if more > last:  # a request that asks for more than the engine's most
-            seconds += (more - last) * max(0.0, self.passes[last] - self.passes[last - 1])
-        return seconds / self.price
+        last = len(self.tokens) - 1
+        if more <= last:
+            return self.tokens[more]
+        # A request asks for more than the engine's most.
+        return self.tokens[last] + (more - last) * (self.tokens[last] - self.tokens[last - 1])
 
     def worth(self, survivals: Sequence[float], taken: int = 0) -> tuple[int, float]:
         """Return how many nodes to verify, in this order, for the most tokens less time at its price, and how much.
@@ -107,9 +114,9 @@ class Turn:
         """
         if not self.measured:
             return len(survivals), sum(survivals)
-        best, best_gain, tokens, base = 0, 0.0, 0.0, self.row_tokens(taken)
+        best, best_gain, tokens, row_tokens = 0, 0.0, self.row_tokens(taken), self.row_tokens
         for count, survival in enumerate(survivals, taken + 1):
             tokens += survival
-            if (gain := tokens - self.row_tokens(count) + base) > best_gain:
+            if (gain := tokens - row_tokens(count)) > best_gain:
                 best, best_gain = count - taken, gain
         return best, best_gain
