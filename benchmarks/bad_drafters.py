@@ -7,9 +7,9 @@ The draft model runs as ever and takes the time it takes; only what comes of its
 random    its logits are noise, as of random weights, another for each token and position
 shuffled  its head is shuffled: each row of logits is permuted, always in the same way, and is as sure as before
 once      its drafts are wrong but for the first token of one in twenty, and as sure as before
-real      for comparison, nothing is spoilt
+real      for comparison, nothing is spoilt; with --only real
 
-Each prompt is decoded plainly, with each of these in turn, and plainly again. The governor knows what a pass of the
+Each prompt is decoded plainly before and after each of these. The governor knows what a pass of the
 draft model costs and is told nothing of how good it is: it starts anew for each prompt, as at the first request.
 """
 
@@ -120,8 +120,8 @@ def main() -> None:
 
 def parse() -> Any:
     parser = arguments(__doc__, max_tokens=512)
-    parser.add_argument("--count", type=int, default=3, help="prompts, of different categories")
-    parser.add_argument("--only", type=lambda names: names.split(","), default=NAMES, help=f"of {','.join(NAMES)}")
+    parser.add_argument("--count", type=int, default=2, help="prompts, of different categories")
+    parser.add_argument("--only", type=lambda names: names.split(","), default=SPOILT, help=f"of {','.join(NAMES)}")
     given = parser.parse_args()
     if not given.draft or set(given.only) - set(NAMES):
         parser.error(f"--draft is needed, and --only names some of {','.join(NAMES)}")
@@ -160,7 +160,8 @@ class Drafters:
 def measure(runs: Modes, drafters: Drafters, row: dict[str, str], names: Sequence[str], turn: int) -> Trial:
     trial = Trial(row["category"])
     turn %= len(names)
-    for name in (PLAIN.name, *names[turn:], *names[:turn], PLAIN.name):
+    order = [each for name in (*names[turn:], *names[:turn]) for each in (PLAIN.name, name)]
+    for name in (*order, PLAIN.name):
         progress(f"{row['category']}: {name}")
         mode = PLAIN if name == PLAIN.name else drafters.mode(name)
         runs.unlearn(mode)

@@ -67,7 +67,7 @@ def test_once_is_right_once_in_twenty_and_never_further():
 def test_bad_drafters_on_a_toy(tmp_path):
     shown, result = found("bad_drafters", tmp_path / "out.json", *PAIR, "--max-tokens", 40, "--count", 2)
     cells = {c["mode"]: c for c in result["cells"]}
-    assert cells.keys() == {"plain", *bad.NAMES}
+    assert cells.keys() == {"plain", *bad.SPOILT}
     assert all(c["text_identical"] == 2 for c in cells.values())
     assert all(cells[name]["reasons"] for name in bad.SPOILT)
     assert len(result["by_prompt"]) == 2

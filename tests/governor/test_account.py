@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from paceline.governor.account import EPSILON, MOST, SLACK, Account
+from paceline.governor.account import ADVANCE, EPSILON, LENT, LOAN, MOST, SLACK, Account
 
 
 def drain(account: Account, loss: float = 0.5) -> None:
@@ -64,11 +64,11 @@ def test_an_advance_may_overdraw_it_once() -> None:
     account = Account()
     account.book(-9.0, 10.0, advance=9.0)
     assert not account.overdrawn
-    assert not account.advances, "no second one before it is paid back"
+    assert not account.advances(1.0), "no second one before it is paid back"
     assert not account.allows(0.1)
     for _ in range(3):
         account.book(2.5, 1.0)
-    assert account.advances
+    assert account.advances(1.0)
     for _ in range(10):
         account.book(2.5, 1.0)
     assert account.advance == 0
@@ -83,5 +83,28 @@ def test_an_advance_that_brings_nothing_is_the_last_for_long() -> None:
     assert account.balance >= -9.0 - 0.5
     for _ in range(500):
         account.book(0.0, 1.0)
-    assert account.overdrawn
-    assert not account.advances
+        assert not account.advances(1.0), "what was advanced has not been paid back"
+
+
+def test_an_advance_is_bounded_by_what_was_won() -> None:
+    account = Account()
+    assert account.advances(SLACK + ADVANCE)
+    assert not account.advances(SLACK + ADVANCE + 0.1)
+    for _ in range(100):
+        account.book(1.0, 1.0)
+    assert account.advances(MOST + ADVANCE)
+    assert not account.advances(MOST + ADVANCE + 0.1)
+
+
+def test_what_was_not_verified_lends_a_new_start_a_few_times_only() -> None:
+    account = Account()
+    starts, lost = 0, 0.0
+    for _ in range(2000):
+        if account.overdrawn:
+            account.would_have_won(1.0)  # a liar: right only while nobody verifies
+            starts += not account.overdrawn
+        else:
+            account.book(-0.5, 1.5)
+            lost += 0.5
+    assert 1 <= starts <= LENT / LOAN + 1
+    assert lost <= SLACK + LENT + 0.01 * 2000 + 1

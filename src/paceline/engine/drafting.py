@@ -66,17 +66,19 @@ class DraftDesk:
         self.spent = {}
         drafts = [EMPTY] * len(seqs)
         most = [self._most(seq, limit) for seq, limit in zip(seqs, limits, strict=True)]
+        heard: set[int] = set()
         for name, drafter in self.drafters.items():
             mine = [min(n, limit.by_drafter.get(name, n)) for n, limit in zip(most, limits, strict=True)]
             asked = [i for i, seq in enumerate(seqs) if mine[i] and _wants(seq, name)]
             asked = [i for i in asked if not drafts[i] or value(seqs[i], drafts[i]) <= _hope(limits[i], name)]
+            heard.update(asked)
             found = self._timed(name, drafter, [seqs[i] for i in asked], [mine[i] for i in asked])
             for i, draft in zip(asked, found, strict=True):
                 if clean := self._clean(draft, seqs[i], mine[i]):
                     drafts[i] = mixed(drafts[i], clean)
-        for i, seq in enumerate(seqs):
-            if most[i] and not drafts[i]:
-                seq.tally.note(Reason.NOTHING_TO_DRAFT)
+        for i in heard:
+            if not drafts[i]:
+                seqs[i].tally.note(Reason.NOTHING_TO_DRAFT)
         return drafts
 
     def _timed(self, name: str, drafter: Drafter, seqs: list[LiveSequence], limits: list[int]) -> list[Draft]:

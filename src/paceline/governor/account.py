@@ -16,6 +16,8 @@ RELEASE = 1.0
 """Balance at which speculation may go on after it was overdrawn; doubled each time that it soon is again."""
 HARDEST = 4.0
 """Most that is asked for."""
+ADVANCE = 8.0
+"""Most that reading may take beyond what has been won."""
 LOAN = 1.0
 """Lent when drafts that were not verified would have won twice as much as is asked for."""
 LENT = 4.0
@@ -23,8 +25,8 @@ LENT = 4.0
 
 
 class Account:
-    """Never more than SLACK + MOST + LENT behind plain decoding over any stretch of steps, but for `epsilon` of its
-    time and for what a step that overdraws it loses.
+    """Never more than SLACK + MOST + ADVANCE + LENT behind plain decoding over any stretch of steps, but for `epsilon`
+    of its time and for what a step that overdraws it loses.
 
     A step that commits n tokens a sequence is worth n plain steps; each step adds `epsilon` of its time to the
     balance. When that is used up, steps are plain until the allowance has grown again, or until drafts that were not
@@ -46,10 +48,9 @@ class Account:
         """Whether so much may be spent on finding something out."""
         return not self.overdrawn and self.balance >= loss
 
-    @property
-    def advances(self) -> bool:
-        """Whether a drafter may read what it has missed."""
-        return not self.overdrawn and self.balance >= 0
+    def advances(self, steps: float) -> bool:
+        """Whether a drafter may read what it has missed, for so many plain steps."""
+        return not self.overdrawn and 0 <= self.balance and steps <= self.balance + ADVANCE
 
     def book(self, won: float, took: float, advance: float = 0.0) -> None:
         """Enter one step.
@@ -69,7 +70,7 @@ class Account:
                 self._release = min(2 * self._release, HARDEST)
                 self.missed = 0.0
             self.overdrawn = True
-        elif self.balance >= self._release:
+        elif self.balance + self.advance >= self._release:
             self.overdrawn = False
         if self.balance > HARDEST + RELEASE:
             self._release = RELEASE / 2

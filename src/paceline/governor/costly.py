@@ -31,6 +31,8 @@ RAREST = 4
 HORIZON, LASTS = 64, 0.5
 """Steps over which a drafter that must read first has to pay for it, and the share of the tokens still allowed that a
 request is expected to last: most end before their limit."""
+MISREAD = 3.0
+"""Times that reading may take longer than was expected and still be an advance, not a loss."""
 IDLE_WEIGHT, IDLE_PRIOR = 0.05, 6.0
 """Of a step in how often free drafters have nothing, and the steps that this is worth when a request begins."""
 REQUESTS = 1024
@@ -192,13 +194,14 @@ class Costly:
 
         It gains in the steps in which the free drafters have nothing to say.
         """
-        reading = self._costs.catch_up(name, self._missed(seq, name)) / self._turn.price
+        seconds = self._costs.catch_up(name, self._missed(seq, name))
+        reading = seconds / self._turn.price
         if reading <= 1:
             return True
         idle, seen = self._idle_of.get(seq.id, (0.0, 0.0))
         share = (IDLE_PRIOR * self._idle + idle) / (IDLE_PRIOR + seen)
         more = gain * share * min(HORIZON, LASTS * seq.room / (self._turn.speedup + gain))
-        if reading > more or self._turn.advanced or not self._account.advances:
+        if reading > more or self._turn.advanced or not self._account.advances(seconds / self._turn.plain_s):
             return False
         self._turn.advanced = True
         return True
@@ -224,12 +227,20 @@ class Costly:
         for name, seconds in step.draft_s_by.items():
             found = self._found.get(name, 1.0)
             self._found[name] = found + 0.05 * ((name in turn.depth) - found)
-            self._costs.observe_draft(
-                name, seconds, turn.depth.get(name, 1), turn.sequences, turn.missed.get(name, 0), turn.context
-            )
+            depth, missed = turn.depth.get(name, 1), turn.missed.get(name, 0)
+            if missed:
+                self._measure_reading(seconds - depth * turn.draft(name))
+            self._costs.observe_draft(name, seconds, depth, turn.sequences, missed, turn.context)
         for name in turn.probing & step.draft_s_by.keys():
             drafts = [outcome for outcome in step.outcomes if name in outcome.drafted.drafters]
             self._tries[name].result(bool(drafts) and all(all_right(name, outcome) for outcome in drafts))
+
+    def _measure_reading(self, seconds: float) -> None:
+        """Let what reading took stand for what was expected of it, within reason."""
+        expected = sum(self._turn.reading_s.values())
+        if expected:
+            factor = min(max(seconds / expected, 1.0), MISREAD)
+            self._turn.reading_s = {i: factor * each for i, each in self._turn.reading_s.items()}
 
     def _note_idle(self, outcome: Outcome) -> None:
         limit = FREE_SHARE / max(1, self._most) * self._turn.plain_s

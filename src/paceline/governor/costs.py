@@ -15,7 +15,7 @@ _OUTLIER = 3.0
 """Times the mean from which on a measurement counts as so many."""
 STEADY_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Numbers of rows that drafts are filled up to, where a new number costs time."""
-_BESIDE = (0, 1, 2, 4)
+_BESIDE = (0, 2, 4, 6)
 """Rows more than a plain pass has that say what it takes at most."""
 _STEADY = np.array(STEADY_ROWS)
 
@@ -66,11 +66,12 @@ class Costs:
     def plain_seconds(self, sequences: int, context: float = 0.0) -> float | None:
         """Return the seconds of a plain step of so many sequences, None where nothing was measured.
 
-        Never more than a pass of a few rows more takes: what was seen last may be these, while things changed.
+        Never more than a pass takes that is filled up with a few rows: of late it may be these that ran.
         """
         if not self.known:
             return None
-        passes = min(self.forward(sequences + more, context) for more in _BESIDE)
+        filled = [max(sequences, self._least) + more for more in _BESIDE]
+        passes = min(self.target.seconds(rows, context * sequences / rows) for rows in filled)
         return passes + self.others.seconds(sequences)
 
     def draft(self, drafter: str, sequences: int, context: float = 0.0) -> float:
