@@ -50,7 +50,7 @@ class Account:
 
     def advances(self, steps: float) -> bool:
         """Whether a drafter may read what it has missed, for so many plain steps."""
-        return not self.overdrawn and 0 <= self.balance and steps <= self.balance + ADVANCE
+        return not self.overdrawn and self.balance >= 0 and steps <= self.balance + ADVANCE
 
     def book(self, won: float, took: float, advance: float = 0.0) -> None:
         """Enter one step.
