@@ -193,6 +193,10 @@ class Acceptance:
                 return
             at = followed
 
+    def seen(self, source: str) -> float:
+        """Return how many first guesses of a source have been held against the text."""
+        return self._counts[source, 1, ANY, WIDE].seen
+
     def rate(self, source: str) -> float | None:
         """Return how often a source's guesses came true, over all depths; None where there are too few."""
         counts = [

@@ -77,9 +77,11 @@ class Account:
 
     def would_have_won(self, won: float) -> None:
         """Take note of a draft that was not verified, in plain steps; enough of them lend it a new start."""
+        if not self.overdrawn:
+            return
         self.missed = max(0.0, self.missed + won)
         loan = LOAN - min(0.0, self.balance + self.advance)
-        if self.overdrawn and self.missed >= 2 * self._release and self.lent + loan <= LENT:
+        if self.missed >= 2 * self._release and self.lent + loan <= LENT:
             self.lent, self.balance = self.lent + loan, self.balance + loan
             self.overdrawn = False
 

@@ -74,8 +74,6 @@ class Adaptive:
         self._measure()
         turn.closed = self._closed()
         turn.barred = {seq.id for seq in seqs if turn.closed == OVERDRAWN or self.ledger.overdrawn(seq)}
-        if not turn.barred:
-            self._shadows.clear()
         self._costly.begin(turn, self.account)
         free = [] if turn.closed else [seq for seq in seqs if seq.id not in turn.barred]
         lengths = {name: self._costly.lengths(free, name) for name in self._drafters}
@@ -110,6 +108,8 @@ class Adaptive:
             weighed, allocate(offers, lambda chances: self._turn.worth(chances, taken)[0]), strict=True
         ):
             kept[i] = draft
+            if not draft and self._turn.probing & drafts[i].drafters:
+                self._follow(seqs[i], drafts[i])
         return kept
 
     def observe(self, step: StepReport) -> list[Share]:
@@ -142,8 +142,8 @@ class Adaptive:
                 break
             self._first, left = (self._first + 1) % n, left - min(len(outcome.drafted), len(outcome.tokens))
             request, draft, tokens = outcome.seq.id, outcome.drafted, outcome.tokens
-            if request in self._shadows:
-                continue
+            if request in self._shadows and not outcome.verified:
+                continue  # it is learnt from when its end is known
             self.acceptance.observe(request, draft, tokens)
         for outcome in outcomes:
             self._follow_shadow(outcome)
@@ -159,9 +159,14 @@ class Adaptive:
             return
         [kept] = allocate([self._offer(seq, draft)], lambda chances: turn.worth(chances)[0])
         if kept:
-            drafting_s = sum(turn.draft(name) * depth for name, depth in deepest(kept).items())
-            seconds = turn.row_tokens(len(kept)) * turn.price + drafting_s
-            self._shadows.cast(seq.id, kept, seconds * turn.sequences / turn.plain_s)
+            self._follow(seq, kept)
+
+    def _follow(self, seq: Drafting, draft: Draft) -> None:
+        """Follow a draft of which nothing is verified, to learn from all of it."""
+        turn = self._turn
+        drafting_s = sum(turn.draft(name) * depth for name, depth in deepest(draft).items())
+        seconds = turn.row_tokens(len(draft)) * turn.price + drafting_s
+        self._shadows.cast(seq.id, draft, seconds * turn.sequences / turn.plain_s)
 
     def _follow_shadow(self, outcome: Outcome) -> None:
         request = outcome.seq.id

@@ -28,6 +28,8 @@ READ_SHARE = 0.05
 FIRST_PROBE = 4
 """Least steps between two tries; tries in vain make it rarer, up to so many times."""
 RAREST = 4
+EARLY, UNKNOWN = 3, 16
+"""Tries that need not wait, and the guesses up to which a drafter counts as unknown."""
 HORIZON, LASTS = 64, 0.5
 """Steps over which a drafter that must read first has to pay for it, and the share of the tokens still allowed that a
 request is expected to last: most end before their limit."""
@@ -48,13 +50,16 @@ class Try:
     quiet: float = 0.0
     """Steps since the last try."""
     patience: int = 1
+    early: int = EARLY
+    """Tries that are left for a drafter of which nothing is known."""
 
     def due(self, steps: float, reading: float) -> bool:
         """Whether it is time to spend so many plain steps on a draft, and on what has to be read for it."""
-        return self.quiet >= max(self.patience * max(FIRST_PROBE, steps / PROBE_SHARE), reading / READ_SHARE)
+        wait = FIRST_PROBE if self.early else self.patience * max(FIRST_PROBE, steps / PROBE_SHARE)
+        return self.quiet >= max(wait, reading / READ_SHARE)
 
     def result(self, good: bool) -> None:
-        self.quiet, self.patience = 0, 1 if good else min(2 * self.patience, RAREST)
+        self.quiet, self.patience, self.early = 0, 1 if good else min(2 * self.patience, RAREST), max(0, self.early - 1)
 
 
 class Costly:
@@ -119,6 +124,8 @@ class Costly:
         """Return a short length when it is time, and affordable, to try a drafter that does not pay."""
         attempt = self._tries.setdefault(name, Try())
         attempt.quiet += 1 / self._turn.sequences
+        if attempt.early and self._acceptance.seen(name) > UNKNOWN:
+            attempt.early = 0
         length = min(self._probe_length(name), most)
         steps = length * self._turn.draft(name) / self._turn.plain_s
         reading = self._costs.catch_up(name, self._missed(seq, name)) / self._turn.plain_s

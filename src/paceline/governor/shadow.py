@@ -57,7 +57,3 @@ class Shadows:
         if shadow is None or not shadow.follow(tokens):
             return None
         return self._open.pop(request)
-
-    def clear(self) -> None:
-        """Forget them: things are verified again."""
-        self._open.clear()
