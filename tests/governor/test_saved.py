@@ -63,8 +63,8 @@ def test_everything_comes_back() -> None:
     assert found.costs.draft("model", 8, 65) == pytest.approx(before.costs.draft("model", 8, 65))
     assert found.costs.state() == before.costs.state()
     for depth in (1, 2, 3):
-        assert found.acceptance.at_depth(99, "model", depth) == pytest.approx(
-            before.acceptance.at_depth(99, "model", depth), abs=0.1
+        assert found.acceptance.ahead(99, "model", depth)[-1] == pytest.approx(
+            before.acceptance.ahead(99, "model", depth)[-1], abs=0.1
         )
     assert (found.history, found.steps) == ({"model": 0.6}, 120)
     assert abs(found.at - time.time()) < 3600
@@ -256,7 +256,7 @@ def test_damage_never_raises_and_never_lets_a_time_be_senseless(data: st.DataObj
             assert 0 < found.costs.forward(rows, 500) < 1e12
         found.costs.learn(2, 0.05, 500)
         assert found.costs.draft("model", 2, 10) >= 0
-        assert 0 < found.acceptance.at_depth(0, "model", 1) < 1
+        assert 0 < found.acceptance.ahead(0, "model", 1)[-1] < 1
 
 
 @given(cut=st.integers(0, 2000))

@@ -23,16 +23,20 @@ from paceline.bench.tracks import WORD, WRONG, Chain, Text, Track, track
 from paceline.bench.worlds import World, profiled
 from paceline.core.tree import Draft
 from paceline.core.types import SpeculationParams
-from paceline.governor.account import EPSILON, MOST, SLACK
+from paceline.governor.account import ADVANCE, EPSILON, LENT, MOST, SLACK
 from paceline.governor.adaptive import Adaptive
 from paceline.governor.fixed import Fixed
 
 log = logging.getLogger(__name__)
 
 
+BOUND = SLACK + MOST + ADVANCE + LENT
+"""Plain steps that the account may lose over any stretch, besides epsilon of the time and one step."""
+
+
 def assert_bounded(result: Result) -> None:
     """What the account promises over any stretch of steps; the step that overdraws it may be the longest."""
-    assert result.worst_loss() <= SLACK + MOST + result.longest
+    assert result.worst_loss() <= BOUND + result.longest
 
 
 def assert_lost_little(result: Result, world: World) -> None:
@@ -145,7 +149,7 @@ def check(found: list[Cell]) -> None:
     assert fmean(max(0.0, regret) for regret in regrets) <= 0.03, summary(found)
     assert fmean(regrets) <= 0.0, summary(found)
     assert median(regrets) <= 0.01, summary(found)
-    broken = [cell.label for cell in found if cell.loss > SLACK + MOST + cell.longest]
+    broken = [cell.label for cell in found if cell.loss > BOUND + cell.longest]
     assert not broken, broken
 
 

@@ -141,10 +141,6 @@ class Acceptance:
             found.append(prior)
         return found + [prior] * (most - DEEPEST)
 
-    def at_depth(self, request: int, source: str, depth: int) -> float:
-        """Return the last of `ahead`."""
-        return self.ahead(request, source, depth)[-1]
-
     def survivals(self, request: int, draft: Draft) -> list[float]:
         """Return for each node the chance that it and all before it are taken."""
         known: dict[tuple[tuple[Guess, ...], int], float] = {}

@@ -23,7 +23,6 @@ from paceline.governor.turn import Turn
 PLENTY = 0.5
 """Tokens that a draft gains beyond which no other drafter is asked, where one branch alone can be verified."""
 OVERDRAWN = Reason.ACCOUNT_OVERDRAWN
-
 REFRESH = 64
 """Steps without a plain one before its cost is measured afresh; times the square of the speed-up."""
 LEARNT_NODES = 64
@@ -203,7 +202,7 @@ class Adaptive:
         by_drafter: dict[str, int] = {}
         reason, enough = limit.reason, 0.0
         for name in self._drafters:
-            if not self._costly.limits(seq, name):
+            if not self._costly.is_limited(seq, name):
                 continue
             length, gain = lengths[name].get(seq.id, (0, 0.0))
             if not length and (length := self._costly.probe(seq, name, limit.nodes)):

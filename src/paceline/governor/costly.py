@@ -109,7 +109,7 @@ class Costly:
         hoped = {
             seq.id: self._hoped(seq, name, asked(seq, self._most).nodes)
             for seq in seqs
-            if seq.speculation.mode == "auto" and self.limits(seq, name)
+            if seq.speculation.mode == "auto" and self.is_limited(seq, name)
         }
         row = self._turn.row
         hoped = {i: tokens for i, tokens in hoped.items() if tokens and tokens[0] > row}
@@ -141,7 +141,7 @@ class Costly:
             return Reason.DRAFT_TOO_SLOW
         return Reason.BATCH_COMPUTE_BOUND if self._turn.is_steep else Reason.LOW_ACCEPTANCE
 
-    def limits(self, seq: Drafting, name: str) -> bool:
+    def is_limited(self, seq: Drafting, name: str) -> bool:
         """Whether a drafter of this request has to be limited beforehand: it costs time, or is not to be trimmed."""
         if not self._turn.measured or not seq.speculation.uses(name):
             return False

@@ -34,8 +34,6 @@ class Turn:
     """Why nothing is verified, but for requests that always speculate."""
     barred: set[int] = field(default_factory=set)
     """Requests of which nothing is verified, for they have lost what they may."""
-    overdrawn: bool = False
-    """Whether all of them have."""
     advanced: bool = False
     """Whether a drafter is to read much: one sequence a step, so that no more is at stake than one advance."""
     plain_s: float = 0.0
