@@ -71,6 +71,7 @@ class Adaptive:
         self._turn = turn = Turn(n, len(seqs) + prefill_rows, sum(seq.num_tokens for seq in seqs) / n)
         turn.speedup = self.ledger.speedup(seqs)
         self._measure()
+        self.costs.exact = self._is_due()
         turn.closed = self._closed()
         turn.barred = {seq.id for seq in seqs if turn.closed == OVERDRAWN or self.ledger.overdrawn(seq)}
         self._costly.begin(turn, self.account)
@@ -186,10 +187,14 @@ class Adaptive:
         if self.account.overdrawn:
             return OVERDRAWN
         turn = self._turn
-        patience = REFRESH * turn.speedup**2
-        if not turn.measured or (self.ledger.since_plain >= patience and turn.rows == turn.sequences):
+        if not turn.measured or self.costs.exact:
             return Reason.PROBING
         return None if turn.row < CERTAIN else Reason.BATCH_COMPUTE_BOUND
+
+    def _is_due(self) -> bool:
+        """Whether it is time to measure afresh what plain decoding takes; less often where that takes two passes."""
+        patience = REFRESH * (2 if self.costs.switch_s else 1) * self._turn.speedup**2
+        return self.ledger.since_plain >= patience and self._turn.rows == self._turn.sequences
 
     def _limit(self, seq: Drafting, lengths: Mapping[str, Mapping[int, tuple[int, float]]]) -> Limit:
         if seq.speculation.mode == "always":

@@ -41,6 +41,8 @@ class Costs:
         """Of one token that a drafter has missed and has to read."""
         self.switch_s = 0.0
         """What a pass takes longer when its number of rows is not that of the pass before."""
+        self.exact = False
+        """Whether the next pass is to run just the rows that it needs, for it is to be measured."""
         self._ran: int | None = None
         """Rows of the pass before; None where that read a prompt."""
         self._idle = 0.0
@@ -107,7 +109,7 @@ class Costs:
             plain: whether nothing is drafted; then a change is to the very number, for it may last.
         """
         rows = max(rows, self._least)
-        if not self.switch_s:
+        if not self.switch_s or self.exact:
             return rows
         if self._ran is not None and rows <= self._ran:
             lost = self.forward(self._ran) - self.forward(rows)
