@@ -24,13 +24,14 @@ import numpy as np
 from common import progress, provenance, read_prompts, write_json
 from modes import PLAIN, Mode, Modes, arguments, load, sampling
 from trials import ALL, Trial, cell
+from wrapped import Wrapped
 
 from paceline import SpeculationParams
 from paceline.core.tree import Draft
 from paceline.drafters.base import Seen, SequenceView
 from paceline.drafters.model import ModelDrafter
 from paceline.errors import OptionError
-from paceline.runners.base import Output, Runner, RunnerInfo, Span, Want
+from paceline.runners.base import Output, Runner, Span, Want
 
 BOUND = 0.98
 SPOILT = ("random", "shuffled", "once")
@@ -43,18 +44,12 @@ Spoil = Callable[[np.ndarray, Sequence[tuple[int, int]]], np.ndarray]
 """Logits [rows, vocabulary] and each row's token and position -> what is answered."""
 
 
-class Spoilt:
+class Spoilt(Wrapped):
     """A runner whose passes run, and whose answers are spoilt."""
 
     def __init__(self, inner: Runner, spoil: Spoil) -> None:
-        self._inner, self._spoil = inner, spoil
-
-    @property
-    def info(self) -> RunnerInfo:
-        return self._inner.info
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        super().__init__(inner)
+        self._spoil = spoil
 
     def forward(self, spans: Sequence[Span], want: Want = Want()) -> Output:
         output = self._inner.forward(spans, want)

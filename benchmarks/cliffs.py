@@ -28,6 +28,7 @@ import plots
 from common import progress, provenance, write_json
 from modes import AUTO, arguments
 from watch import Step, Watch
+from wrapped import Wrapped
 
 from paceline import SamplingParams
 from paceline.core.tree import EMPTY, Draft
@@ -40,7 +41,7 @@ from paceline.engine.text import TextStream
 from paceline.governor.adaptive import Adaptive
 from paceline.governor.costs import Costs
 from paceline.models import toy
-from paceline.runners.base import Output, RunnerInfo, Span, Want
+from paceline.runners.base import Output, Span, Want
 from paceline.runners.kv import Pool
 from paceline.runners.toy import ToyRunner
 
@@ -65,18 +66,12 @@ def wait(until: float) -> None:
             time.sleep(left - 1e-3)
 
 
-class Curved:
+class Curved(Wrapped):
     """A runner whose passes take what a curve says, in units of so many seconds."""
 
     def __init__(self, inner: ToyRunner, curve: Curve, unit: float) -> None:
-        self._inner, self._curve, self._unit = inner, curve, unit
-
-    @property
-    def info(self) -> RunnerInfo:
-        return self._inner.info
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        super().__init__(inner)
+        self._curve, self._unit = curve, unit
 
     def forward(self, spans: Sequence[Span], want: Want = Want()) -> Output:
         start = time.perf_counter()

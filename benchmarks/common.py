@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from paceline.engine import identity
+
 DRAWS = 4000
 
 
@@ -44,14 +46,12 @@ def geometric(ratios: Sequence[float]) -> dict[str, float]:
 
 
 def provenance() -> dict[str, Any]:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
-    cpu = next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor())
+    here = identity.machine()
     return {
         "argv": [Path(arg).name if "/" in arg else arg for arg in sys.argv],
         "versions": {name: version(name) for name in ("paceline", "openvino", "numpy")},
         "python": platform.python_version(),
-        "machine": f"{cpu}, {platform.machine()}",
+        "machine": f"{here['processor']}, {here['kind']}",
         "date": datetime.now(UTC).date().isoformat(),
     }
 

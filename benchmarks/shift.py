@@ -28,9 +28,10 @@ from common import geometric, progress, provenance, write_json
 from modes import AUTO, PLAIN, Mode, Modes, arguments, load, sampling
 from trials import Trial
 from watch import Step, Watch
+from wrapped import Wrapped
 
 from paceline import LLM, SamplingParams
-from paceline.runners.base import Output, Runner, RunnerInfo, Span, Want
+from paceline.runners.base import Output, Runner, Span, Want
 
 FILE = Path(__file__).with_name("shift") / "ferry.py"
 ASK = """```python
@@ -60,21 +61,15 @@ class Phases:
         return {"before": (0, self.begin), "copy": (self.begin, self.end), "after": (self.end, self.length)}[phase]
 
 
-class Led:
+class Led(Wrapped):
     """A target that runs as ever and is led to say certain tokens at certain places of the answer to one prompt.
 
     What is said is a function of the place alone, so it is the same whatever is drafted.
     """
 
     def __init__(self, inner: Runner, begin: int, script: Sequence[int], never: Sequence[int]) -> None:
-        self._inner, self._begin, self._script, self._never = inner, begin, script, list(never)
-
-    @property
-    def info(self) -> RunnerInfo:
-        return self._inner.info
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        super().__init__(inner)
+        self._begin, self._script, self._never = begin, script, list(never)
 
     def forward(self, spans: Sequence[Span], want: Want = Want()) -> Output:
         output = self._inner.forward(spans, want)

@@ -197,10 +197,8 @@ class Adaptive:
         return self.ledger.since_plain >= patience and self._turn.rows == self._turn.sequences
 
     def _limit(self, seq: Drafting, lengths: Mapping[str, Mapping[int, tuple[int, float]]]) -> Limit:
-        if seq.speculation.mode == "always":
-            return asked(seq, ALWAYS if seq.speculation.max_draft is None else self._most)
-        limit, closed = asked(seq, self._most), self._turn.closed
-        if not limit.nodes:
+        limit, closed = self._asked(seq), self._turn.closed
+        if seq.speculation.mode == "always" or not limit.nodes:
             return limit
         if closed or seq.id in self._turn.barred:
             return self._in_shadow(limit, closed or OVERDRAWN)
@@ -226,6 +224,9 @@ class Adaptive:
         return Limit(limit.nodes, why, {name: self._costly.in_shadow(name) for name in self._drafters})
 
     def _offer(self, seq: Drafting, draft: Draft) -> Offer:
-        most = ALWAYS if seq.speculation.mode == "always" and seq.speculation.max_draft is None else self._most
-        chances = self.acceptance.survivals(seq.id, draft)
-        return Offer(draft, chances, asked(seq, most).nodes, seq.tree_room)
+        return Offer(draft, self.acceptance.survivals(seq.id, draft), self._asked(seq).nodes, seq.tree_room)
+
+    def _asked(self, seq: Drafting) -> Limit:
+        """Return the limit that the request and its room set."""
+        wish = seq.speculation
+        return asked(seq, ALWAYS if wish.mode == "always" and wish.max_draft is None else self._most)

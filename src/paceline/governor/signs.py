@@ -195,7 +195,7 @@ def _along_branches(draft: Draft, tokens: tuple[int, ...]) -> dict[str, tuple[in
         for node in below.get(at, ()):
             hit = draft.tokens[node] == token
             followed = node if hit else followed
-            for name in _guessers(draft, node):
+            for name, _ in draft.guesses(node):
                 hits[name] = hits.get(name, False) or hit
         for name, hit in hits.items():
             right, missed = found.get(name, (0, 0))
@@ -204,8 +204,3 @@ def _along_branches(draft: Draft, tokens: tuple[int, ...]) -> dict[str, tuple[in
             break
         at = followed
     return found
-
-
-def _guessers(draft: Draft, node: int) -> list[str]:
-    first = draft.source[node]
-    return [first, *(name for name, _ in draft.also[node])] if draft.also else [first]
