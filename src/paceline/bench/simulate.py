@@ -21,6 +21,7 @@ from paceline.bench.processes import CURVES, random_texts, random_world
 from paceline.bench.simulation import Result, Step, simulate
 from paceline.bench.tracks import Text
 from paceline.bench.worlds import World
+from paceline.errors import PacelineError
 
 CREWS = (("lookup",), ("model",), ("lookup", "model"))
 LENGTH, REQUESTS = 384, 2
@@ -169,4 +170,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 if __name__ == "__main__":
     logging.getLogger("paceline").setLevel(logging.ERROR)  # random texts give reason for many an alarm
-    main()
+    try:
+        main()
+    except PacelineError as error:
+        print(f"paceline: {error}", file=sys.stderr)
+        sys.exit(2)
