@@ -173,5 +173,5 @@ if __name__ == "__main__":
     try:
         main()
     except PacelineError as error:
-        print(f"paceline: {error}", file=sys.stderr)
+        sys.stderr.write(f"paceline: {error}\n")
         sys.exit(2)
