@@ -33,6 +33,7 @@ from common import progress, provenance, read_prompts, write_json
 from paceline import LLM, SamplingParams, SpeculationParams
 from paceline.core import tree
 from paceline.core.law import Law
+from paceline.core.rows import hosted
 from paceline.core.sampling import Shaping
 from paceline.core.tree import EMPTY, Draft
 from paceline.core.types import Rule, Verdict
@@ -183,7 +184,7 @@ class Replay:
         """What a pass over the accepted path alone would have shown: of other rows nothing was recorded."""
         path, last = committed[:-1], committed[-1]
         draft = Draft.chain(path, "recorded") if path else EMPTY
-        rows = self._rows.of(seq.recording, begin, len(committed))
+        rows = hosted(self._rows.of(seq.recording, begin, len(committed)))
         place = seq.prompt_len + begin - 1
         return Seen(place, (pending, *path), draft, Verdict(tuple(range(len(path))), last), rows, {})
 

@@ -51,7 +51,8 @@ class Scripted:
         return [self._moves[(self.asked - 1) % len(self._moves)]]
 
     def observe(self, seq: SequenceView, seen: Seen) -> None:
-        rows = [{int(t): float(row[t]) for t in np.flatnonzero(np.isfinite(row))} for row in seen.logits]
+        logits = [row.whole() for row in seen.rows]
+        rows = [{int(t): float(row[t]) for t in np.flatnonzero(np.isfinite(row))} for row in logits]
         self.shown.append((tuple(seen.tokens), rows, tuple(seq.tokens), seen.begin))
 
     def end(self, seq: SequenceView) -> None:

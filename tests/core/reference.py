@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from paceline.core.noise import TargetNoise
 from paceline.core.sampling import Shaping
 from paceline.core.tree import Draft
-from paceline.core.types import LARGEST, ROOT
+from paceline.core.types import LARGEST, ROOT, SamplingParams
 
 Context = tuple[int, ...]
 Dense = Sequence[float]
@@ -55,6 +56,31 @@ def dense_law(logits: Sequence[float], shaping: Shaping, output: Sequence[int]) 
     bar = params.min_p * max(p.values())
     p = _normalised({token: x for token, x in p.items() if x >= bar})
     return [p.get(token, 0.0) for token in range(len(shaped))]
+
+
+def near_tokens(logits: Sequence[float], temperature: float, reach: float, most: int) -> list[int]:
+    """The finite ones within temperature · reach of the highest, the `most` highest of them, ascending."""
+    highest = max(logits)
+    near = [t for t, x in enumerate(logits) if x > -math.inf and x >= highest - temperature * reach]
+    return sorted(sorted(near, key=lambda t: (-logits[t], t))[:most])
+
+
+def two_level_draw(logits: Sequence[float], temperature: float, noise: TargetNoise, reach: float, most: int) -> int:
+    """The near tokens and the sum of all others compete; where the others win, a share of their mass says which."""
+    shares = dense_law(logits, Shaping(SamplingParams(temperature=temperature)), ())
+    near = near_tokens(logits, temperature, reach, most)
+    others = [t for t in range(len(shares)) if t not in near]
+    own = noise(np.arange(len(shares)))
+    token, score = max(((t, math.log(shares[t]) + own[t]) for t in near), key=lambda pair: (pair[1], -pair[0]))
+    mass = math.fsum(shares[t] for t in others)
+    if mass == 0 or math.log(mass) + noise.of_tail() <= score:
+        return token
+    left = noise.within_tail() * mass
+    for token in others:
+        left -= shares[token]
+        if left < 0:
+            break
+    return token
 
 
 def _normalised(p: dict[int, float]) -> dict[int, float]:

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import math
 import zlib
+from contextlib import contextmanager
 from dataclasses import dataclass
+from unittest import mock
 
 import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from paceline.core import rows
 from paceline.core.law import Law
 from paceline.core.sampling import Shaping
 from paceline.core.tree import Draft
 from paceline.core.types import SamplingParams
 
 from .reference import Context
+
+
+@contextmanager
+def narrowed(reach: float = 1.0, most: int = 4, few: int = 0, part: int = 3):
+    """Small rows that have unlikely tokens, too, and are worked on in several parts."""
+    with mock.patch.multiple(rows, REACH=reach, MOST=most, FEW=few, _PART=part):
+        yield
 
 
 def examples(number: int) -> settings:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
+from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,13 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core import sampling
-from paceline.core.sampling import Shaping, law, logprob, shape
+from paceline.core.noise import TargetNoise
+from paceline.core.rows import HostRow
+from paceline.core.sampling import RowChoice, Shaping, law, likely, logprob, shape
 from paceline.core.types import SamplingParams
 
 from . import reference
-from .strategies import examples, logits, requests
+from .strategies import examples, logits, narrowed, requests
 
 FLOOR = -math.inf
+UNSHAPED = {
+    "min_tokens": 0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "logit_bias": {},
+}
 
 
 def shaping(prompt=(), ending=(), bad=(), **params) -> Shaping:
@@ -63,6 +75,85 @@ def test_large_vocabularies(spread, top_p):
     agrees(row, shaping(top_p=top_p, top_k=3000, min_p=1e-3), ())
 
 
+# What a draw reads
+
+
+@examples(400)
+@given(st.data(), st.booleans(), st.integers(0, 2**32))
+def test_a_draw_is_of_the_law_as_it_is_where_all_tokens_are_near_or_some_are_cut_off(data, narrow, seed):
+    row = data.draw(logits(20))
+    request, output = data.draw(requests(len(row)))
+    noise, p = TargetNoise(seed, 3), request.params
+    cut = p.temperature == 0 or p.top_p < 1 or p.min_p > 0 or 0 < p.top_k < len(row)
+    choice = RowChoice(HostRow(row), request, output)
+    with narrowed() if narrow and cut else nullcontext():
+        assert choice.draw(noise) == law(row, request, output).draw(noise)
+    np.testing.assert_array_equal(choice.law().log_p, law(row, request, output).log_p)
+
+
+@examples(600)
+@given(st.data(), st.sampled_from([0.0, 1.0, 3.0]), st.integers(1, 8), st.integers(1, 20))
+def test_what_is_likely_of_a_law_that_is_cut_off_is_the_law(data, reach, most, wide):
+    """The same tokens in the same order, however few of them were near."""
+    row = data.draw(logits(20))
+    request, _ = data.draw(requests(len(row)))
+    p = replace(request.params, temperature=request.params.temperature or 1.0)
+    expected = law(row, Shaping(replace(p, **UNSHAPED)), ())
+    with narrowed(reach, most), mock.patch.object(sampling, "_WIDE", wide):
+        found = likely(HostRow(row), p)
+    if p.top_p == 1 and p.min_p == 0 and not 0 < p.top_k < len(row):
+        assert set(found.ids.tolist()) <= set(expected.ids.tolist())
+        return
+    assert found.ids.tolist() == expected.ids.tolist()
+    assert np.exp(found.log_p) == pytest.approx(expected.probabilities, abs=1e-6)
+    assert found.tail == FLOOR
+
+
+@pytest.mark.parametrize("params", [{"top_p": 0.5}, {"top_p": 0.99}, {"min_p": 0.3}, {"min_p": 1e-6}, {"top_k": 3}])
+@pytest.mark.parametrize("spread", [0.0, 0.01, 2.0, 6.0], ids=["equal", "flat", "usual", "sharp"])
+def test_what_is_likely_of_a_large_law(spread, params):
+    row = np.random.default_rng(2).normal(scale=spread, size=20_000).astype(np.float32)
+    p = SamplingParams(temperature=0.8, **params)
+    expected = law(row, Shaping(p), ())
+    for wide in (2500, 32_768):
+        with mock.patch.object(sampling, "_WIDE", wide):
+            found = likely(HostRow(row), p)
+        assert found.ids.tolist() == expected.ids.tolist()
+        assert np.exp(found.log_p) == pytest.approx(expected.probabilities, abs=1e-6)
+
+
+def test_many_that_are_highest_at_a_tiny_temperature():
+    row = np.repeat(np.array([1, 0], np.float32), 3000)
+    assert likely(HostRow(row), SamplingParams(temperature=5e-324, top_p=0.9)).ids.tolist() == list(range(3000))
+
+
+@pytest.mark.parametrize("params", [{"top_p": 0.9}, {"min_p": 0.3}, {"top_p": 0.99, "min_p": 0.01}])
+def test_one_token_that_is_nearly_all_takes_no_second_look(params, monkeypatch):
+    """Of a sure law a single token is near, and no other can be left."""
+    monkeypatch.setattr(sampling, "_widely", lambda *given: pytest.fail("looked further"))
+    row = np.zeros(5000, np.float32)
+    row[9] = 20
+    assert likely(HostRow(row), SamplingParams(temperature=1.0, **params)).ids.tolist() == [9]
+
+
+def test_likely_tokens_are_read_of_a_row_as_it_is_unless_a_parameter_changes_it():
+    class Far(HostRow):
+        def whole(self):
+            raise AssertionError("fetched")
+
+    row = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
+    noise = TargetNoise(1, 2)
+    for params in ({}, {"top_k": 2}, {"top_p": 0.7}, {"min_p": 0.2}, {"temperature": 0.0}):
+        RowChoice(Far(row), shaping(**params), ()).draw(noise)
+    logprob(Far(row), 2, 3)
+    for choice in (
+        RowChoice(Far(row), shaping(logit_bias={0: 1.0}), ()).draw,
+        lambda _: RowChoice(Far(row), shaping(), ()).law(),
+    ):
+        with pytest.raises(AssertionError, match="fetched"):
+            choice(noise)
+
+
 @examples(200)
 @given(logits(20), st.floats(0.01, 0.999), st.integers(1, 25))
 def test_nucleus_does_not_hang_on_its_guess(row, top_p, guess):
@@ -76,8 +167,8 @@ def test_nucleus_does_not_hang_on_its_guess(row, top_p, guess):
 def test_nucleus_sorts_only_what_it_needs(monkeypatch):
     """A peaked law of 150,000 tokens sorts 512 of them; a flat one grows the guess sixteenfold."""
     sorted_lengths = []
-    lexsort = np.lexsort
-    monkeypatch.setattr(np, "lexsort", lambda keys: sorted_lengths.append(len(keys[0])) or lexsort(keys))
+    sort = np.sort
+    monkeypatch.setattr(np, "sort", lambda values: sorted_lengths.append(len(values)) or sort(values))
     peaked = np.zeros(150_000, np.float32)
     peaked[5] = 30
     law(peaked, shaping(top_p=0.9), ())
@@ -275,7 +366,7 @@ def test_a_ban_on_everything_is_ignored():
 @given(logits(), st.integers(0, 15), st.data())
 def test_logprob(row, top, data):
     token = data.draw(st.integers(0, len(row) - 1))
-    found = logprob(row, token, top)
+    found = logprob(HostRow(row), token, top)
     best = float(row.max())
     total = best + math.log(math.fsum(math.exp(float(x) - best) for x in row))
     ranked = sorted(range(len(row)), key=lambda t: (-row[t], t))[:top]
@@ -290,10 +381,10 @@ def test_logprob_lists_the_greedy_token_first():
     row = np.zeros(1000, np.float32)
     row[[700, 400]] = 1
     greedy = int(law(row, shaping(temperature=0.0), ()).ids[0])
-    assert [t for t, _ in logprob(row, greedy, 3).top] == [400, 700, 0]
-    assert logprob(row, greedy, 0).top == ()
-    assert all(type(t) is int and type(x) is float for t, x in logprob(row, greedy, 3).top)
+    assert [t for t, _ in logprob(HostRow(row), greedy, 3).top] == [400, 700, 0]
+    assert logprob(HostRow(row), greedy, 0).top == ()
+    assert all(type(t) is int and type(x) is float for t, x in logprob(HostRow(row), greedy, 3).top)
 
 
 def test_logprob_is_before_any_shaping():
-    assert logprob(np.array([0, 0], np.float32), 1, 0).logprob == pytest.approx(-math.log(2))
+    assert logprob(HostRow(np.array([0, 0], np.float32)), 1, 0).logprob == pytest.approx(-math.log(2))

@@ -126,6 +126,8 @@ def test_randomness_is_keyed_noise():
     noise, ids = Randomness(3), np.arange(5, dtype=np.int64)
     assert np.array_equal(noise.target(8)(ids), gumbel(stream_key(3, 8, Stream.TARGET), ids))
     assert np.array_equal(noise.draft(8, 2)(ids), gumbel(stream_key(3, 8, Stream.DRAFT, 2), ids))
+    assert noise.target(8).of_tail() == gumbel(stream_key(3, 8, Stream.TAIL), ids)[0]
+    assert noise.target(8).within_tail() == uniform(stream_key(3, 8, Stream.TAIL), ids)[1]
     assert noise.accept(8, 2) == uniform(stream_key(3, 8, Stream.ACCEPT, 2), ids)[0]
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core import tree
+from paceline.core.rows import HostRow, hosted
 from paceline.core.tree import EMPTY, Draft
 from paceline.core.types import Verdict
 from paceline.drafters import registry
@@ -43,7 +44,7 @@ def row(*tokens: int, step: float = 0.5) -> Any:
 
 def seen(pending: int, rows: Sequence[Any], draft: Draft = EMPTY, path: tuple[int, ...] = (), before: int = 0) -> Seen:
     tokens = [*[9] * before, pending, *draft.tokens]
-    return Seen(0, tokens, draft, Verdict(path, 0), rows, {})
+    return Seen(0, tokens, draft, Verdict(path, 0), hosted(rows), {})
 
 
 def learnt(drafter: Recycle, tenant: str = "", tokens: int = VOCAB) -> dict[int, list[int]]:
@@ -58,7 +59,7 @@ def learnt(drafter: Recycle, tenant: str = "", tokens: int = VOCAB) -> dict[int,
 @given(logits(max_size=30))
 @examples(300)
 def test_successors_are_the_first_of_a_sorted_row(values: Any) -> None:
-    found, expected = successors(values), sorted_out(values)
+    found, expected = successors(HostRow(values)), sorted_out(values)
     assert [token for token, _ in found] == [token for token, _ in expected]
     assert [share for _, share in found] == pytest.approx([share for _, share in expected])
     assert all(type(token) is int and type(share) is float for token, share in found)
@@ -66,12 +67,12 @@ def test_successors_are_the_first_of_a_sorted_row(values: Any) -> None:
 
 def test_rows_that_say_nothing() -> None:
     for value in (-np.inf, np.nan, np.inf):
-        assert successors(np.full(VOCAB, value, np.float32)) == ()
-    assert successors(np.zeros(FLAT + 1, np.float32)) == ()
-    assert len(successors(np.zeros(FLAT, np.float32))) == WIDTH
+        assert successors(HostRow(np.full(VOCAB, value, np.float32))) == ()
+    assert successors(HostRow(np.zeros(FLAT + 1, np.float32))) == ()
+    assert len(successors(HostRow(np.zeros(FLAT, np.float32)))) == WIDTH
     steep = np.zeros(FLAT + 1, np.float32)
     steep[5] = MARGIN + 1
-    assert successors(steep) == ((5, 1.0),)
+    assert successors(HostRow(steep)) == ((5, 1.0),)
 
 
 @given(st.data(), drafts(max_nodes=8), st.integers(0, 3), st.integers(0, 8))

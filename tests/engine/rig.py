@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Any
 
-from paceline.core.sampling import law
+from paceline.core.rows import HostRow
+from paceline.core.sampling import RowChoice
 from paceline.core.tree import Draft
 from paceline.core.types import ROOT, Completion, Event, Request, SamplingParams, SpeculationParams
 from paceline.drafters.base import Drafter, Seen, SequenceView
@@ -234,8 +235,8 @@ class Oracle(Quiet):
         """The tokens to come, ends of text disregarded."""
         tokens = list(seq.tokens)
         for _ in range(count):
-            p = law(self._target.logits(tokens), seq.shaping, tokens[seq.prompt_len :])
-            tokens.append(p.draw(seq.noise.target(len(tokens))))
+            choice = RowChoice(HostRow(self._target.logits(tokens)), seq.shaping, tokens[seq.prompt_len :])
+            tokens.append(choice.draw(seq.noise.target(len(tokens))))
         return tokens[len(seq.tokens) :]
 
     def _draft(self, seq: SequenceView, limit: int) -> Draft:
@@ -294,7 +295,7 @@ class _Trimmed(ToyRunner):
 
     def forward(self, spans: Any, *rest: Any) -> Any:
         found = super().forward(spans, *rest)
-        return replace(found, logits=found.logits[:, self._kept])
+        return replace(found, answers=found.logits[:, self._kept])
 
 
 def crew(target: Any = CHAOS) -> dict[str, Callable[[], dict[str, Drafter]]]:

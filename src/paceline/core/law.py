@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.core.noise import TargetNoise
+
 Noise = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 """Gumbel noise for token ids; keyed elsewhere."""
+
+
+class Choice(Protocol):
+    """What may come at a position."""
+
+    def draw(self, noise: TargetNoise) -> int: ...
+
+    def law(self) -> Law:
+        """Return the law that `draw` draws from; it may cost far more than a draw."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +61,9 @@ class Law:
         if len(self.ids) == 1:
             return int(self.ids[0])
         return int(self.ids[np.argmax(self.log_p + noise(self.ids))])
+
+    def law(self) -> Law:
+        return self
 
     def without(self, other: Law, scale: float = 1.0) -> Law:
         """Return the residual law proportional to (scale · p - q)+, or this law where nothing is left.

@@ -7,6 +7,7 @@ Draft, accept and target noise are separate streams: sharing one under the ratio
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -25,6 +26,8 @@ class Stream(IntEnum):
     """Draws from the target's law or a residual of it; under the coupled rule the drafter's too."""
     DRAFT = 2
     ACCEPT = 3
+    TAIL = 4
+    """Whether the unlikely tokens of the target's law have it together, and which of them."""
 
 
 def _signed(word: int) -> int:
@@ -65,3 +68,26 @@ def gumbel(key: int, index: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return standard Gumbel noise, one for each index; argmax(log p + gumbel) is a draw from p."""
     noise: NDArray[np.float64] = -np.log(-np.log(uniform(key, index)))
     return noise
+
+
+@dataclass(frozen=True, slots=True)
+class TargetNoise:
+    """The noise of the target's draw at one position; called with token ids it gives each its Gumbel noise."""
+
+    seed: int
+    position: int
+
+    def __call__(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        return gumbel(stream_key(self.seed, self.position, Stream.TARGET), ids)
+
+    def of_tail(self) -> float:
+        """Return the Gumbel noise of the unlikely tokens' common mass."""
+        return float(gumbel(self._tail_key, np.zeros(1, np.int64))[0])
+
+    def within_tail(self) -> float:
+        """Return a number in (0, 1) that says which of the unlikely tokens it is; of a key of its own."""
+        return float(uniform(self._tail_key, np.ones(1, np.int64))[0])
+
+    @property
+    def _tail_key(self) -> int:
+        return stream_key(self.seed, self.position, Stream.TAIL)

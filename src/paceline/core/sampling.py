@@ -12,10 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.core import rows
 from paceline.core.law import Law
+from paceline.core.noise import TargetNoise
+from paceline.core.rows import HostRow, Near, Row
+from paceline.core.rows import Logits as Logits
 from paceline.core.types import LARGEST, SamplingParams, TokenLogprob
 
-Logits = NDArray[np.float32]
+_WIDE = 32_768
+"""Tokens among which a nucleus is looked for that is not near, before all are."""
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +48,76 @@ class Shaping:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RowChoice:
+    """What a row of the target says: a draw reads the likely tokens, the whole law all of them."""
+
+    row: Row
+    shaping: Shaping
+    output: Sequence[int]
+    """Tokens generated so far, those of the path included."""
+
+    def draw(self, noise: TargetNoise) -> int:
+        """Return argmax(log p + g), where tokens that are unlikely without being cut off share one g, see `Near.draw`.
+
+        A draw from the law all the same: of independent Gumbel noise that is what the maximum over a set is.
+        """
+        params, row = self.shaping.params, self.row
+        if self.shaping.touches_logits:
+            row = HostRow(shape(row.whole(), self.shaping, self.output))
+        if params.temperature == 0:
+            return row.best()
+        near = likely(row, params)
+        token = near.draw(noise)
+        if token is None:
+            return HostRow(row.whole()).beyond(near.ids, params.temperature, noise.within_tail())
+        return token
+
+    def law(self) -> Law:
+        return law(self.row.whole(), self.shaping, self.output)
+
+
+def likely(row: Row, params: SamplingParams) -> Near:
+    """Return the likely tokens of a row's law at a temperature above 0.
+
+    What top-k, top-p and min-p leave are all that there are, whether they are near or not.
+    """
+    if 0 < params.top_k < row.size:
+        ids, logits = row.top(params.top_k)
+        return _all_of(_law(ids, logits, params))
+    near = row.near(params.temperature)
+    if params.top_p == 1 and params.min_p == 0:
+        return near
+    if near.tail > -np.inf and not _holds(near, params):
+        return _all_of(_widely(row, near, params))
+    return _all_of(_cut(near.ids, near.log_p, params))
+
+
 def law(logits: Logits, shaping: Shaping, output: Sequence[int]) -> Law:
-    """Return the law of the next token.
+    """Return the law of the next token, in float64 over the whole row.
 
     Args:
         logits: [vocabulary], of the row of the last token.
         shaping: the request's parameters.
         output: tokens generated so far, those of the path included.
     """
-    params = shaping.params
     if shaping.touches_logits:
         logits = shape(logits, shaping, output)
-    if params.temperature == 0:
+    if shaping.params.temperature == 0:
         return Law.point(int(np.argmax(logits)))
-    ids, highest = _highest(logits, params.top_k)
-    scores = highest.astype(np.float64)
+    return _law(*_highest(logits, shaping.params.top_k), shaping.params)
+
+
+def _law(ids: NDArray[np.int64], logits: Logits, params: SamplingParams) -> Law:
+    """Return the law of what top-k has left."""
+    scores = logits.astype(np.float64)
     with np.errstate(over="ignore"):  # below the highest, a tiny temperature rightly ends at -inf
         scores = (scores - scores.max()) / params.temperature
-    log_p = scores - _log_sum_exp(scores)
+    return _cut(ids, scores - _log_sum_exp(scores), params)
+
+
+def _cut(ids: NDArray[np.int64], log_p: NDArray[np.float64], params: SamplingParams) -> Law:
+    """Return the law that top-p and min-p leave."""
     if params.top_p < 1:
         ids, log_p = _nucleus(ids, log_p, params.top_p)
     if params.min_p > 0:
@@ -68,6 +126,32 @@ def law(logits: Logits, shaping: Shaping, output: Sequence[int]) -> Law:
     keep = log_p > -np.inf
     ids, log_p = ids[keep], log_p[keep]
     return Law(ids, log_p - _log_sum_exp(log_p))
+
+
+def _holds(near: Near, params: SamplingParams) -> bool:
+    """Whether all that top-p and min-p leave is near, ties included."""
+    highest = near.log_p.max()
+    # Other tokens are lower than those within reach, but where only the highest were kept they may equal the lowest.
+    others = near.log_p.min() if len(near.ids) == rows.MOST else highest - rows.REACH
+    if params.min_p > 0 and highest + np.log(params.min_p) > others + _ROUNDING:
+        return True
+    return params.top_p < 1 and float(np.exp(near.log_p[near.log_p > others]).sum()) >= params.top_p
+
+
+def _widely(row: Row, near: Near, params: SamplingParams) -> Law:
+    """Return the law that top-p and min-p leave where they leave tokens that are not near."""
+    if params.top_p < 1:
+        ids, logits = row.top(_WIDE)
+        with np.errstate(over="ignore"):
+            scores = (logits.astype(np.float64) - float(logits.max())) / params.temperature
+        log_p = scores + near.log_p.max()
+        if np.exp(log_p).sum() >= params.top_p:
+            return _cut(ids, log_p, params)
+    return _law(np.arange(row.size, dtype=np.int64), row.whole(), params)
+
+
+def _all_of(law: Law) -> Near:
+    return Near(law.ids, law.log_p)
 
 
 def shape(logits: Logits, shaping: Shaping, output: Sequence[int]) -> Logits:
@@ -112,12 +196,11 @@ def _nucleus(
 
     Sorting 150,000 tokens for a nucleus of five is waste: first only the `guess` highest are sorted.
     """
-    some = np.argpartition(log_p, -guess)[-guess:] if guess < len(ids) else np.arange(len(ids))
-    some = some[np.lexsort((some, -log_p[some]))]
-    mass = np.cumsum(np.exp(log_p[some]))
+    some = np.sort(np.partition(log_p, -guess)[-guess:] if guess < len(ids) else log_p)[::-1]
+    mass = np.cumsum(np.exp(some))
     if mass[-1] < top_p and len(some) < len(ids):
         return _nucleus(ids, log_p, top_p, guess * 16)
-    bar = log_p[some[min(int(np.searchsorted(mass, top_p)), len(some) - 1)]]
+    bar = some[min(int(np.searchsorted(mass, top_p)), len(some) - 1)]
     keep = log_p >= bar  # ties with the last one stay, so that the choice among them does not hang on sorting
     return ids[keep], log_p[keep]
 
@@ -127,10 +210,10 @@ def _log_sum_exp(x: NDArray[np.float64]) -> float:
     return float(top + np.log(np.exp(x - top).sum()))
 
 
-def logprob(logits: Logits, token: int, top: int) -> TokenLogprob:
+def logprob(row: Row, token: int, top: int) -> TokenLogprob:
     """Return the log-probability of `token` and the `top` most probable tokens under the logits as they are."""
-    wide = logits.astype(np.float64)
-    total = _log_sum_exp(wide)
-    ids, _ = _highest(logits, max(top, 1))
-    best = ids[np.lexsort((ids, -wide[ids]))][:top]
-    return TokenLogprob(token, float(wide[token] - total), tuple((int(i), float(wide[i] - total)) for i in best))
+    total = row.near(1.0).norm
+    ids, logits = row.top(max(top, 1))
+    best = np.lexsort((ids, -logits))[:top]
+    found = tuple((int(i), float(x) - total) for i, x in zip(ids[best], logits[best], strict=True))
+    return TokenLogprob(token, row.at(token) - total, found)

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.core import tree
-from paceline.core.law import Law, Noise
-from paceline.core.noise import Stream, gumbel, stream_key, uniform
+from paceline.core.law import Choice, Law, Noise
+from paceline.core.noise import Stream, TargetNoise, gumbel, stream_key, uniform
 from paceline.core.tree import Draft
 from paceline.core.types import ROOT, Rule, Verdict
 
-Laws = Callable[[int, tuple[int, ...]], Law]
-"""(row, tokens of the path to it) -> the target's law after that row. Called only for rows on the walk."""
+Choices = Callable[[int, tuple[int, ...]], Choice]
+"""(row, tokens of the path to it) -> what the target says after that row. Called only for rows on the walk, and asked
+for its whole law only where a rule needs one."""
 
 TYPICAL_EPSILON, TYPICAL_DELTA = 0.09, 0.3
 """Medusa's published defaults."""
@@ -37,9 +38,8 @@ class Randomness:
 
     seed: int
 
-    def target(self, position: int) -> Noise:
-        key = stream_key(self.seed, position, Stream.TARGET)
-        return lambda ids: gumbel(key, ids)
+    def target(self, position: int) -> TargetNoise:
+        return TargetNoise(self.seed, position)
 
     def draft(self, start: int, depth: int) -> Noise:
         """Noise of the drafter's own draws; keyed by the step's start, for a position may be drafted many times."""
@@ -51,26 +51,26 @@ class Randomness:
         return float(uniform(stream_key(self.seed, start, Stream.ACCEPT, depth), np.zeros(1, np.int64))[0])
 
 
-def verify(rule: Rule, draft: Draft, laws: Laws, noise: Randomness, position: int) -> Verdict:
+def verify(rule: Rule, draft: Draft, choices: Choices, noise: Randomness, position: int) -> Verdict:
     """Return what the target confirms of a draft.
 
     Args:
         position: index in the sequence of the first drafted token, one past the pending one.
     """
     if rule == "typical":
-        return typical(draft, laws, noise, position)
+        return typical(draft, choices, noise, position)
     if rule == "coupled" or not draft.is_sampled:
-        return coupled(draft, laws, noise, position)
+        return coupled(draft, choices, noise, position)
     assert draft.is_chain, "sampled drafts are chains"
-    return (ratio if rule == "ratio" else block)(draft, laws, noise, position)
+    return (ratio if rule == "ratio" else block)(draft, choices, noise, position)
 
 
-def coupled(draft: Draft, laws: Laws, noise: Randomness, position: int) -> Verdict:
+def coupled(draft: Draft, choices: Choices, noise: Randomness, position: int) -> Verdict:
     below, node = tree.children(draft), ROOT
     path: list[int] = []
     tokens: tuple[int, ...] = ()
     while True:
-        token = laws(node + 1, tokens).draw(noise.target(position + len(path)))
+        token = choices(node + 1, tokens).draw(noise.target(position + len(path)))
         child = below.get((node, token))
         if child is None:
             return Verdict(tuple(path), token)
@@ -84,13 +84,13 @@ def acceptance(p: Law, q: Law, token: int) -> float:
     return min(1.0, p.prob(token) / q.prob(token))
 
 
-def ratio(draft: Draft, laws: Laws, noise: Randomness, start: int) -> Verdict:
+def ratio(draft: Draft, choices: Choices, noise: Randomness, start: int) -> Verdict:
     for i, token in enumerate(draft.tokens):
-        p, q = laws(i, draft.tokens[:i]), draft.laws[i] or Law.point(token)
+        p, q = choices(i, draft.tokens[:i]).law(), draft.laws[i] or Law.point(token)
         if noise.accept(start, i) >= acceptance(p, q, token):
             return Verdict(tuple(range(i)), p.without(q).draw(noise.target(start + i)))
     n = len(draft)
-    return Verdict(tuple(range(n)), laws(n, draft.tokens).draw(noise.target(start + n)))
+    return Verdict(tuple(range(n)), choices(n, draft.tokens).draw(noise.target(start + n)))
 
 
 def block_weights(draft: Draft, p: list[Law]) -> list[float]:
@@ -111,9 +111,9 @@ def block_acceptance(weights: list[float], i: int, p: Law, q: Law | None) -> flo
     return excess / room if room > 0 else 1.0
 
 
-def block(draft: Draft, laws: Laws, noise: Randomness, start: int) -> Verdict:
+def block(draft: Draft, choices: Choices, noise: Randomness, start: int) -> Verdict:
     n = len(draft)
-    p = [laws(i, draft.tokens[:i]) for i in range(n + 1)]
+    p = [choices(i, draft.tokens[:i]).law() for i in range(n + 1)]
     q: list[Law | None] = [draft.laws[i] or Law.point(draft.tokens[i]) for i in range(n)]
     weights, kept = block_weights(draft, p), 0
     for i in range(1, n + 1):  # the last success counts, so a failure must not end the loop
@@ -124,7 +124,7 @@ def block(draft: Draft, laws: Laws, noise: Randomness, start: int) -> Verdict:
     return Verdict(tuple(range(kept)), residual.draw(noise.target(start + kept)))
 
 
-def typical(draft: Draft, laws: Laws, noise: Randomness, position: int) -> Verdict:
+def typical(draft: Draft, choices: Choices, noise: Randomness, position: int) -> Verdict:
     below: dict[int, list[int]] = {}
     for node, parent in enumerate(draft.parents):
         below.setdefault(parent, []).append(node)
@@ -132,7 +132,7 @@ def typical(draft: Draft, laws: Laws, noise: Randomness, position: int) -> Verdi
     tokens: tuple[int, ...] = ()
     while True:
         node = path[-1] if path else ROOT
-        p = laws(node + 1, tokens)
+        p = choices(node + 1, tokens).law()
         bar = min(TYPICAL_EPSILON, TYPICAL_DELTA * float(np.exp(-p.entropy())))
         chances = {child: p.prob(draft.tokens[child]) for child in below.get(node, [])}
         child = max(chances, key=lambda c: chances[c], default=None)

@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.sampling import Logits, Shaping
+from paceline.core.rows import Row
+from paceline.core.sampling import Shaping
 from paceline.core.tree import Draft
 from paceline.core.types import Rule, Verdict
 from paceline.core.verify import Randomness
@@ -52,9 +53,8 @@ class Seen:
     """What was verified, whoever guessed it."""
     verdict: Verdict | None
     """None for a part of a prompt: nothing was decided. Tokens after a stop are in it, but end the sequence."""
-    logits: Sequence[Logits]
-    """[1 + nodes] rows of [vocabulary]: the target's after the pending token and after each node; empty without a
-    verdict."""
+    rows: Sequence[Row]
+    """[1 + nodes], the target's answers after the pending token and after each node; empty without a verdict."""
     hidden: Mapping[int, NDArray[np.float32]]
     """layer -> [rows, width], of the layers that the engine taps."""
 

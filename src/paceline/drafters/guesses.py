@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.core.law import Law
-from paceline.core.sampling import Logits
+from paceline.core.rows import Logits
 from paceline.core.types import Rule
 from paceline.drafters.base import SequenceView
 from paceline.drafters.shaped import Head
@@ -49,22 +50,19 @@ def best(
 
     The target takes argmax(log p + g), so tokens are ranked by log q + g with the noise of their position; at
     temperature 0, where there is no noise, by the logits. If log p - log q were Gumbel noise of scale
-    `APART`, the chances would be the softmax of the scores over that scale.
+    `APART`, the chances would be the softmax of the scores over that scale. Unlikely tokens are left out: the target
+    gives them noise that is not their own.
     """
     temperature, output = seq.shaping.params.temperature, _output(seq, drafted)
     if temperature == 0:
-        ids, logits = head.shaped(logits, seq.shaping, output)
-        scores = logits.astype(np.float64)
-    else:
-        q = head.law(logits, seq.shaping, output)
-        ids, scores = q.ids, q.log_p
-        if follows_target(seq.rule):
-            scores = scores + seq.noise.target(len(seq.tokens) + len(drafted))(ids)
-    bar = np.partition(scores, -width)[-width] if width < len(scores) else -np.inf
-    top = np.flatnonzero((scores >= bar) & (scores > -np.inf))
-    top = top[np.lexsort((top, -scores[top]))][:width]  # of equals the lowest id, as a draw would have it
-    weights = np.exp((scores - scores[top[0]]) * ((temperature or 1.0) / APART))
-    return ids[top].tolist(), (weights[top] / weights.sum()).tolist()
+        return head.highest(logits, seq.shaping, output, width, APART)
+    near = head.near(logits, seq.shaping, output)
+    scores = near.log_p
+    if follows_target(seq.rule):
+        scores = scores + seq.noise.target(len(seq.tokens) + len(drafted))(near.ids)
+    top = _highest(scores, width)
+    weights = np.exp((scores - scores[top[0]]) * (temperature / APART))
+    return near.ids[top].tolist(), (weights[top] / weights.sum()).tolist()
 
 
 def follows_target(rule: Rule) -> bool:
@@ -72,7 +70,17 @@ def follows_target(rule: Rule) -> bool:
     return rule in ("coupled", "typical")
 
 
+def _highest(scores: NDArray[np.float64], width: int) -> NDArray[np.int64]:
+    """Return the places of the highest, best first; of equals the lowest, as a draw would have it."""
+    bar = np.partition(scores, -width)[-width] if width < len(scores) else -np.inf
+    top = np.flatnonzero((scores >= bar) & (scores > -np.inf))
+    return top[np.lexsort((top, -scores[top]))][:width]
+
+
 def _output(seq: SequenceView, drafted: Sequence[int]) -> list[int]:
+    """Return what the law depends on: nothing where no parameter looks back."""
+    if not seq.shaping.touches_logits:
+        return []
     return [*seq.tokens[seq.prompt_len :], *drafted]
 
 

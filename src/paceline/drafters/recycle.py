@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from paceline.core.sampling import Logits
+from paceline.core.rows import Row
 from paceline.core.tree import EMPTY, Draft
 from paceline.core.types import ROOT
 from paceline.drafters.base import Seen, SequenceView
@@ -65,7 +64,7 @@ class Recycle:
         nodes = dict.fromkeys((ROOT, *seen.verdict.path, *range(len(seen.draft))))
         pending = len(seen.tokens) - 1 - len(seen.draft)
         for node in list(nodes)[: self._rows]:
-            self._learn(self._tenant(seq), seen.tokens[pending + node + 1], seen.logits[node + 1])
+            self._learn(self._tenant(seq), seen.tokens[pending + node + 1], seen.rows[node + 1])
 
     def end(self, seq: SequenceView) -> None:
         pass
@@ -73,8 +72,8 @@ class Recycle:
     def _tenant(self, seq: SequenceView) -> str:
         return "" if self._shared else seq.tenant
 
-    def _learn(self, tenant: str, token: int, logits: Logits) -> None:
-        found = successors(logits)
+    def _learn(self, tenant: str, token: int, row: Row) -> None:
+        found = successors(row)
         if found:
             self._after.pop((tenant, token), None)
             self._after[tenant, token] = found
@@ -90,18 +89,15 @@ class Recycle:
             yield successor, AGREEMENT * share, successor
 
 
-def successors(logits: Logits) -> Successors:
+def successors(row: Row) -> Successors:
     """Return the WIDTH likeliest tokens of a row within MARGIN of the best, the lowest id first of equals.
 
     The shares are of the law cut to them. Nothing is returned of a row without a largest finite logit, or of one with
     more than FLAT tokens within the margin.
     """
-    top = float(logits.max())
-    if not np.isfinite(top):
+    ids, logits = row.within(MARGIN)
+    if not 0 < len(ids) <= FLAT or not np.isfinite(logits).all():
         return ()
-    near: NDArray[np.int64] = np.flatnonzero(logits >= top - MARGIN)
-    if len(near) > FLAT:
-        return ()
-    best = near[np.argsort(-logits[near], kind="stable")[:WIDTH]]
-    weights = np.exp(logits[best] - top)
-    return tuple(zip(best.tolist(), (weights / weights.sum()).tolist(), strict=True))
+    best = np.argsort(-logits, kind="stable")[:WIDTH]
+    weights = np.exp(logits[best] - logits[best[0]])
+    return tuple(zip(ids[best].tolist(), (weights / weights.sum()).tolist(), strict=True))

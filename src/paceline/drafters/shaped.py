@@ -9,13 +9,14 @@ drawn can be verified and the law says what it was drawn from (the token-level i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.law import Law
-from paceline.core.sampling import Logits, Shaping, law, shape
-from paceline.core.types import SamplingParams
+from paceline.core.rows import HostRow, Logits, Near
+from paceline.core.sampling import Shaping, likely, shape
 
 
 class Head:
@@ -34,6 +35,7 @@ class Head:
         """[named], the tokens that can be drafted, ascending."""
         assert (np.diff(self.ids) > 0).all(), "a token named twice"
         self._size = size
+        self._room = np.empty(len(self.ids), np.float32)
         self._in_order = len(self.ids) == len(names) and bool((self._columns == np.arange(len(names))).all())
 
     def named(self, logits: Logits) -> Logits:
@@ -41,10 +43,38 @@ class Head:
         return logits if self._in_order else logits[self._columns]
 
     def law(self, logits: Logits, shaping: Shaping, output: Sequence[int]) -> Law:
-        """Return the law of the next token, over the target's ids; see `sampling.law`."""
+        """Return the law of the next token, over the target's ids, without its unlikely tokens.
+
+        A drafter may draw from any law, if it is the one that it says it drew from.
+        """
         ids, scores = self.shaped(logits, shaping, output)
-        found = law(scores, _unshaped(shaping), ())
-        return Law(ids[found.ids], found.log_p)
+        if shaping.params.temperature == 0:
+            return Law.point(int(ids[HostRow(scores).best()]))
+        law = likely(HostRow(scores), shaping.params).alone()
+        return Law(ids[law.ids], law.log_p)
+
+    def near(self, logits: Logits, shaping: Shaping, output: Sequence[int]) -> Near:
+        """Return the likely tokens of that law, at a temperature above 0, with the mass of the others."""
+        ids, scores = self.shaped(logits, shaping, output)
+        found = likely(HostRow(scores), shaping.params)
+        return replace(found, ids=ids[found.ids])
+
+    def highest(
+        self, logits: Logits, shaping: Shaping, output: Sequence[int], width: int, temperature: float
+    ) -> tuple[list[int], list[float]]:
+        """Return up to `width` tokens of the highest logits, best first, of equals the lowest ids, and the chance that
+        a temperature gives to each."""
+        ids, scores = self.shaped(logits, shaping, output)
+        top = [int(np.argmax(scores))]
+        if width > 1:
+            near, found = HostRow(scores).top(min(width, len(scores)))
+            top = near[np.lexsort((near, -found))][:width].tolist()
+        mass = np.subtract(scores, scores[top[0]], out=self._room)
+        mass *= np.float32(1 / temperature)
+        np.exp(mass, out=mass)
+        chances = mass[top] / mass.sum()
+        there = [i for i, token in enumerate(top) if scores[token] > -np.inf]
+        return ids[top][there].tolist(), chances[there].tolist()
 
     def shaped(self, logits: Logits, shaping: Shaping, output: Sequence[int]) -> tuple[NDArray[np.int64], Logits]:
         """Return tokens, ascending, and their logits after penalties, bias and bans, before any temperature."""
@@ -54,11 +84,3 @@ class Head:
         whole = np.full(self._size, -np.inf, np.float32)
         whole[self.ids] = self.named(logits)
         return self.ids, shape(whole, shaping, output)[self.ids]
-
-
-def _unshaped(shaping: Shaping) -> Shaping:
-    """Return what is left to do once logits are shaped."""
-    if not shaping.touches_logits:
-        return shaping
-    p = shaping.params
-    return Shaping(SamplingParams(temperature=p.temperature, top_k=p.top_k, top_p=p.top_p, min_p=p.min_p))

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from paceline.core.sampling import Logits, Shaping, logprob
+from paceline.core.rows import Row
+from paceline.core.sampling import Shaping, logprob
 from paceline.core.tree import Draft
 from paceline.core.types import (
     ROOT,
@@ -145,12 +146,12 @@ class LiveSequence:
         """Most nodes of a draft that branches; a longer one can be verified as a chain only."""
         return self.context if self.tree_context is None else self.tree_context - len(self.tokens)
 
-    def commit(self, draft: Draft, verdict: Verdict, rows: Sequence[Logits], now: float) -> Event:
+    def commit(self, draft: Draft, verdict: Verdict, rows: Sequence[Row], now: float) -> Event:
         """Add what the target confirmed, up to where the request ends, and count it.
 
         Args:
             draft: what was verified.
-            rows: the target's logits [vocabulary] after the pending token and after each node.
+            rows: the target's answers after the pending token and after each node.
         """
         nodes = [*verdict.path, None]
         begin = len(self.tokens)
@@ -208,11 +209,11 @@ class LiveSequence:
             error=self.error,
         )
 
-    def _append(self, token: int, source: str | None, logits: Logits) -> str:
+    def _append(self, token: int, source: str | None, row: Row) -> str:
         self.tokens.append(token)
         self.sources.append(source)
         if self.request.sampling.logprobs is not None:
-            self.logprobs.append(logprob(logits, token, self.request.sampling.logprobs))
+            self.logprobs.append(logprob(row, token, self.request.sampling.logprobs))
         if token in self.ending:
             self.finish_reason = "stop"
             return self.text.flush()

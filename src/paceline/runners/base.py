@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.core.rows import HostRows, Logits, Rows
 from paceline.core.tree import Draft, ancestor_mask, depths
 
 
@@ -107,10 +108,20 @@ class Want:
 class Output:
     """Answers for the wanted rows of all spans, in order. Valid until the runner's next forward."""
 
-    logits: NDArray[np.float32]
-    """[wanted, vocabulary]"""
+    answers: Logits | Rows
+    """[wanted, vocabulary], logits in memory or wherever they lie"""
     hidden: dict[int, NDArray[np.float32]]
     """layer -> [rows, width], all rows of all spans in order"""
+
+    @property
+    def rows(self) -> Rows:
+        """The wanted rows' answers, one by one; of what lies on a device only what is asked for is fetched."""
+        return HostRows(self.answers) if isinstance(self.answers, np.ndarray) else self.answers
+
+    @property
+    def logits(self) -> Logits:
+        """[wanted, vocabulary]; fetches all."""
+        return self.rows.whole()
 
 
 class Runner(Protocol):

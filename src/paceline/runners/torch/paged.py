@@ -15,6 +15,7 @@ from torch import Tensor
 from paceline.errors import OutOfMemory
 from paceline.runners.base import Output, Span, Want
 from paceline.runners.torch.attention import NAME, Cache, NotPaged, PagedPass, Probe, place, running
+from paceline.runners.torch.rows import answers
 from paceline.runners.torch.taps import host, tapped
 
 LayerShape = tuple[int, int, int]
@@ -50,7 +51,7 @@ class Paged:
         current = PagedPass(spans, self._caches, self._block_size, device)
         with running(current), tapped(self._model, want.hidden) as hidden:
             logits = self._run(ids, positions, rows)
-        return Output(host(logits), {layer: host(hidden[layer]) for layer in want.hidden})
+        return Output(answers(logits), {layer: host(hidden[layer]) for layer in want.hidden})
 
     def move(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
         places = [place(slots, self._block_size, self._model.device) for slots in (source, target)]
