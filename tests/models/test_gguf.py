@@ -199,7 +199,7 @@ def test_the_demo_is_read_in_pieces() -> None:
     path = next(Path(spec.origin).parent.glob("*.gguf"))
     reader = gguf.GGUFReader(path)
     raw = {t.name: t for t in reader.tensors}
-    weights = read_checkpoint(path, reader).weights
+    weights = read_checkpoint(path).weights
     for name, tensor in {"layers.29.k": "blk.29.attn_k.weight", "layers.3.down": "blk.3.ffn_down.weight"}.items():
         whole = dequantize(raw[tensor].data, raw[tensor].tensor_type)
         expected = np.empty_like(whole)

@@ -79,11 +79,9 @@ def test_what_is_mapped_is_what_packing_gives(wanted: Any, kept: Path, monkeypat
     for name, shape in CONFIG.tensor_shapes().items():
         found, expected = fetch(name), pack(kind_of(name, shape, wanted), given.weights.read(name))
         assert found.kind == expected.kind
-        assert found.data.dtype == expected.data.dtype
-        np.testing.assert_array_equal(found.data, expected.data)
-        assert (found.scale is None) == (expected.scale is None)
-        if found.scale is not None:
-            np.testing.assert_array_equal(found.scale, expected.scale)
+        for array, known in zip(found.arrays, expected.arrays, strict=True):
+            assert array.dtype == known.dtype
+            np.testing.assert_array_equal(array, known)
     assert list(kept.rglob("*.bin")) == ([] if wanted in ("fp32", "bf16") else [stored(kept)])
 
 
@@ -105,7 +103,7 @@ def test_progress_counts_every_number() -> None:
     for _ in range(2):
         open_weights(checkpoint(), "int8", lambda *step: told.append(step))
     assert told[-1] == ("converting weights", CONFIG.parameters, CONFIG.parameters)
-    assert len(told) == len(CONFIG.tensor_shapes())
+    assert {total for _, _, total in told} == {CONFIG.parameters}
     assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
 
 
@@ -113,8 +111,8 @@ def test_progress_counts_every_number() -> None:
 def test_the_file_is_as_large_as_was_planned(wanted: Any, kept: Path) -> None:
     open_weights(checkpoint(), wanted)
     size, planned = stored(kept).stat().st_size, packed_bytes(CONFIG, wanted)
-    # A header, and at most one gap after the data and one after the scales of every tensor.
-    assert planned + 64 <= size <= planned + 64 + 2 * 63 * len(CONFIG.tensor_shapes())
+    # A header, and at most one gap after each of the arrays of every tensor.
+    assert planned + 64 <= size <= planned + 64 + 3 * 63 * len(CONFIG.tensor_shapes())
 
 
 @pytest.mark.parametrize("wanted", ["int8", "int4"])
@@ -306,3 +304,58 @@ def test_small_scales_run() -> None:
     faint = Checkpoint(plain.config, Faint(plain.weights))
     # The scale is twice what is needed at most, which costs one bit of eight.
     assert distance(logits(faint, "int8"), logits(faint, "fp32")) <= 0.06
+
+
+# A head of its own form, matrices read as one, and memory that is given back.
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_int4_head_lies_beside_the_table_that_is_looked_up(tied: bool, kept: Path) -> None:
+    config = replace(CONFIG, tied_head=tied)
+    given = checkpoint(config)
+    fetch, usual = open_weights(given, "int8", head="int4"), open_weights(given, "int8")
+    assert sorted(path.name[:-5] for path in kept.rglob("*.bin")) == ["weights-int8-", "weights-int8-head-int4-"]
+    expected = pack("int4", given.weights.read("embed" if tied else "head"))
+    np.testing.assert_array_equal(fetch("head").data, expected.data)
+    np.testing.assert_array_equal(fetch("embed").data, usual("embed").data)
+    ids = np.array([3, 1])
+    np.testing.assert_array_equal(fetch("embed").rows(ids), usual("embed").rows(ids))
+
+
+def test_an_int4_head_answers_nearly_the_same(model: Callable[[str], Checkpoint]) -> None:
+    def answers(head: Any, vocabulary: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
+        made = OpenVINORunner(model("llama"), "int8", "fast", vocabulary, head=head)
+        made.allocate(2)
+        return made.forward([Span.causal(IDS, 0, np.arange(2, dtype=np.int32), range(len(IDS)))]).logits.copy()
+
+    found, ids = answers("int4"), np.array([0, 3, 100])
+    assert 0 < distance(found, answers(None)) <= 0.2
+    np.testing.assert_allclose(answers("int4", ids), found[:, ids], atol=1e-5 * found.std())
+
+
+@pytest.mark.parametrize("wanted", PRECISIONS)
+@pytest.mark.parametrize("case", ["llama", "gpt2"])
+def test_matrices_of_a_layer_are_read_as_one(case: str, wanted: Any, model: Callable[[str], Checkpoint]) -> None:
+    """One under another; where they lie together without a copy."""
+    fetch = open_weights(model(case), wanted)
+    for parts in (("layers.0.q", "layers.0.k", "layers.0.v"), ("layers.1.k", "layers.1.q")):
+        whole, apart = fetch(*parts), [fetch(part) for part in parts]
+        for array, lone in zip(whole.arrays, zip(*(part.arrays for part in apart), strict=True), strict=True):
+            np.testing.assert_array_equal(array, np.concatenate(lone))
+        if wanted in ("int4", "int8"):
+            assert np.shares_memory(whole.data, apart[0].data) == (len(parts) == 3)
+    for name in model(case).config.tensor_shapes():
+        assert len(fetch(name).data)
+
+
+def test_what_is_read_comes_back_after_it_was_given_back() -> None:
+    fetch = open_weights(checkpoint(), "int4")
+    before = {name: fetch(name).data.copy() for name in CONFIG.tensor_shapes()}
+    with fetch.draining():
+        views = {name: fetch(name).data for name in before}
+    for name, data in before.items():
+        np.testing.assert_array_equal(views[name], data)
+    with pytest.raises(ZeroDivisionError), fetch.draining():
+        1 / 0  # noqa: B018
+    with open_weights(checkpoint(), "bf16").draining():
+        pass

@@ -41,6 +41,11 @@ class ModelFlags:
     weights: Annotated[
         Text, _option("--weights", "int4, int8, bf16 or fp32 [default: int8 for small models, else int4].", "FORM")
     ] = None
+    head_weights: Annotated[
+        Text,
+        _option("--head-weights", "int8 [default] or int4, of the matrix that answers, beside int4 or int8.", "FORM"),
+    ] = None
+    kv: Annotated[Text, _option("--kv", "f16 [default], or u8: keys and values in about half of it.", "FORM")] = None
     draft_weights: Annotated[
         Text, _option("--draft-weights", "The same for the draft model [default: int4] and for heads [int8].", "FORM")
     ] = None
@@ -76,6 +81,8 @@ class ModelFlags:
             "max_draft": whole("max_draft", self.max_draft),
             "runner": self.runner,
             "weights": self.weights,
+            "head_weights": self.head_weights,
+            "kv": self.kv,
             "draft_weights": self.draft_weights,
             "numerics": self.numerics,
             "context": whole("context", self.context),

@@ -139,6 +139,7 @@ def _plan(chosen: Chosen, plan: MemoryPlan) -> Table:
         "draft weights": plan.draft_weights,
         "draft KV": plan.draft_kv,
         "logits": plan.logits,
+        "remembered": plan.remembered,
         "program": plan.program,
         "total": plan.total,
         "free": plan.free,

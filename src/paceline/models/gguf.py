@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
-from gguf.quants import dequantize
+from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
-from paceline.errors import CorruptModel, ModelError, ModelNotFound, UnsupportedModel
+from paceline.errors import CorruptModel, ModelNotFound, UnsupportedModel
 from paceline.models.config import ModelConfig, RopeScaling
-from paceline.models.gguf_header import check_header
+from paceline.models.gguf_blocks import unpack
+from paceline.models.gguf_header import Header, StoredTensor, read_header
 from paceline.models.weights import Checkpoint
 
 ARCHITECTURES = {
@@ -50,44 +50,35 @@ _LAYER = {
 }
 
 
-def open_gguf(path: Path) -> gguf.GGUFReader:
-    """Parse a file's header and tables; the tensors stay on disk.
+def open_gguf(path: Path) -> Header:
+    """Read a file's header and tables; the tensors stay on disk.
 
     Raises:
         ModelNotFound: there is no such file.
-        CorruptModel: it is not a GGUF file, or ends before its tables do.
+        CorruptModel: it is not a GGUF file, or ends before its tables or its tensors do.
         UnsupportedModel: it is of a version that is not read.
     """
     if not path.is_file():
         raise ModelNotFound(f"{path}: no such file; give a .gguf file, a model directory or a hub id")
-    try:
-        check_header(path)
-        reader = gguf.GGUFReader(path)
-        size = path.stat().st_size
-        ends = [int(t.data_offset + t.n_bytes) for t in reader.tensors]
-    except (MemoryError, ModelError):
-        raise
-    except Exception as error:  # the library raises whatever its parsing runs into
-        raise CorruptModel(f"{path.name} is truncated or damaged ({error}); download it again") from None
-    if any(end > size for end in ends):
-        raise CorruptModel(f"{path.name} is truncated: {size} bytes, tensors need {max(ends)}; download it again")
-    return reader
+    header, size = read_header(path), path.stat().st_size
+    end = max((tensor.end for tensor in header.tensors.values()), default=0)
+    if end > size:
+        raise CorruptModel(f"{path.name} is truncated: {size} bytes, tensors need {end}; download it again")
+    return header
 
 
 class Fields:
     """The metadata of a GGUF file, by key."""
 
-    def __init__(self, reader: gguf.GGUFReader, name: str) -> None:
-        self._reader, self._name = reader, name
+    def __init__(self, header: Header, name: str) -> None:
+        self._header, self._name = header, name
 
     def get(self, key: str, default: Any = None) -> Any:
-        field = self._reader.fields.get(key)
-        if field is None:
-            return default
         try:
-            return field.contents()
-        except Exception as error:  # as above
+            value = self._header.value(key)
+        except UnicodeDecodeError as error:
             raise CorruptModel(f"{self._name}: metadata {key} cannot be read ({error}); download it again") from None
+        return default if value is None else value
 
     def need(self, key: str) -> Any:
         value = self.get(key)
@@ -111,19 +102,19 @@ def fingerprint(path: Path) -> str:
         ) from None
 
 
-def read_checkpoint(path: Path, reader: gguf.GGUFReader | None = None) -> Checkpoint:
-    """Read a GGUF file, given also its reader where it is open already.
+def read_checkpoint(path: Path, header: Header | None = None) -> Checkpoint:
+    """Read a GGUF file, given also its header where it has been read already.
 
     Raises:
         ModelNotFound, CorruptModel: as `open_gguf`; or tensors are missing or have another shape.
         UnsupportedModel: the architecture, or something it needs, is not known here.
     """
-    reader = reader or open_gguf(path)
+    header = header or open_gguf(path)
     try:
-        config = _config(_Keys.of(Fields(reader, path.name), path.name), {t.name: t for t in reader.tensors})
+        config = _config(_Keys.of(Fields(header, path.name), path.name), header.tensors)
     except (TypeError, ValueError, ArithmeticError, LookupError) as error:
         raise CorruptModel(f"{path.name}: metadata makes no sense ({error}); download it again") from None
-    return Checkpoint(config, GGUFWeights(path, reader, config))
+    return Checkpoint(config, GGUFWeights(path, header, config))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +158,7 @@ class _Keys:
                 raise UnsupportedModel(f"{self.name}: {key} {self.get(key)!r} is not supported; use another model")
 
 
-def _config(keys: _Keys, tensors: dict[str, Any]) -> ModelConfig:
+def _config(keys: _Keys, tensors: Mapping[str, StoredTensor]) -> ModelConfig:
     family, fields = ARCHITECTURES[keys.arch], keys.fields
     keys.refuse("attn_logit_softcapping", "final_logit_softcapping", "attention.scale", "attention.clamp_kqv")
     keys.refuse("logit_scale", "residual_scale", "embedding_scale", "attention.max_alibi_bias")
@@ -228,7 +219,7 @@ def _gemma(keys: _Keys, layers: int, share: float, head_dim: int) -> dict[str, A
     }
 
 
-def _scaling(keys: _Keys, tensors: dict[str, Any], frequencies: int) -> RopeScaling | None:
+def _scaling(keys: _Keys, tensors: Mapping[str, StoredTensor], frequencies: int) -> RopeScaling | None:
     if any(t.startswith("rope_factors") for t in tensors):
         raise UnsupportedModel(
             f"{keys.name} stretches its context with long-rope factors, which is not supported; "
@@ -241,9 +232,9 @@ def _scaling(keys: _Keys, tensors: dict[str, Any], frequencies: int) -> RopeScal
     factor = 1.0 if kind == "none" else keys.number("rope.scaling.factor", old)
     given = tensors.get("rope_freqs.weight")
     if given is not None:
-        divisors = tuple(float(d) for d in given.data.reshape(-1))
+        divisors = tuple(unpack(given.read(0, given.rows), given.tensor_type).reshape(-1).tolist())
         good = len(divisors) == frequencies and all(0 < d < float("inf") for d in divisors)
-        if given.tensor_type != gguf.GGMLQuantizationType.F32 or not good:
+        if given.tensor_type != GGMLQuantizationType.F32 or not good:
             raise CorruptModel(f"{keys.name}: rope_freqs.weight is not {frequencies} positive numbers")
         return RopeScaling("divisors", factor, divisors=divisors)
     return None if factor == 1 else RopeScaling("linear", factor)
@@ -262,7 +253,7 @@ def _ids(fields: Fields, *keys: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(i) for i in found if i is not None))
 
 
-def _biases(tensors: dict[str, Any]) -> frozenset[str]:
+def _biases(tensors: Mapping[str, StoredTensor]) -> frozenset[str]:
     found = {name for name in ("q", "k", "v", "o", "gate", "up", "down") if f"blk.0.{_LAYER[name]}.bias" in tensors}
     if "blk.0.attn_qkv.bias" in tensors:
         found |= {"q", "k", "v"}
@@ -284,10 +275,10 @@ class _Place:
 class GGUFWeights:
     """The tensors of a GGUF file under paceline's names."""
 
-    def __init__(self, path: Path, reader: gguf.GGUFReader, config: ModelConfig) -> None:
+    def __init__(self, path: Path, header: Header, config: ModelConfig) -> None:
         self._path, self._config = path, config
-        self._tensors = {t.name: t for t in reader.tensors}
-        self._interleaved = str(Fields(reader, path.name).need("general.architecture")) == "llama"
+        self._tensors = header.tensors
+        self._interleaved = str(Fields(header, path.name).need("general.architecture")) == "llama"
         self._shapes = config.tensor_shapes()
         self._refuse_others()
         missing = [name for name in self._shapes if self._locate(name).tensor not in self._tensors]
@@ -311,7 +302,8 @@ class GGUFWeights:
         if len(shape) == 1:
             yield _halves(data(0, 1), dim) if place.interleaved else data(0, 1)
             return
-        step = max(1, at_most // (4 * shape[1]) // dim) * dim
+        whole = dim if place.interleaved else 1
+        step = max(1, at_most // (4 * shape[1]) // whole) * whole
         for start in range(0, shape[0], step):
             piece = data(start, min(start + step, shape[0]))
             yield _halves(piece, dim) if place.interleaved else piece
@@ -321,9 +313,9 @@ class GGUFWeights:
         vector = len(shape) == 1
 
         def piece(start: int, stop: int) -> NDArray[np.float32]:
-            raw = tensor.data.reshape(1, -1) if vector else tensor.data[place.start + start : place.start + stop]
+            raw = tensor.read(0, 1) if vector else tensor.read(place.start + start, place.start + stop)
             with np.errstate(all="ignore"):
-                values: NDArray[np.float32] = dequantize(raw, tensor.tensor_type).astype(np.float32, copy=False)
+                values = unpack(raw, tensor.tensor_type)
             if not np.isfinite(values).all():
                 raise CorruptModel(
                     f"{self._path.name}: {place.tensor} holds infinities or no numbers; download it again"
@@ -350,7 +342,7 @@ class GGUFWeights:
             raise CorruptModel(f"{self._path.name}: tensor {place.tensor} has shape {held}, {name} needs {needed}")
         try:
             with np.errstate(all="ignore"):
-                dequantize(tensor.data[:1], tensor.tensor_type)
+                unpack(tensor.read(0, 1), tensor.tensor_type)
         except NotImplementedError:
             raise UnsupportedModel(
                 f"{self._path.name}: {place.tensor} is stored as {tensor.tensor_type.name}, which is not supported; "

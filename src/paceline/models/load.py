@@ -97,9 +97,9 @@ def _from_gguf(source: Source, progress: Progress) -> Model:
 
 def _write_tables(source: Source, file: BinaryIO, progress: Progress) -> None:
     progress("reading tables", 0, 1)
-    reader = open_gguf(source.path)
-    checkpoint = gguf.read_checkpoint(source.path, reader)
-    parts = gguf_tokenizer.build(Fields(reader, source.path.name), source.path.name)
+    header = open_gguf(source.path)
+    checkpoint = gguf.read_checkpoint(source.path, header)
+    parts = gguf_tokenizer.build(Fields(header, source.path.name), source.path.name)
     tables = {"config": dataclasses.asdict(checkpoint.config), "tokenizer": _plain(parts)}
     tables["config"]["biases"] = sorted(checkpoint.config.biases)
     text = json.dumps(tables).encode()

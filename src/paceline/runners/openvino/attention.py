@@ -48,7 +48,7 @@ def caches(layer: int, heads: Heads) -> list[ov.Node]:
 
 
 def paged_attention(
-    qkv: list[ov.Node], cache: list[ov.Node], index: Mapping[str, ov.Node], heads: Heads, scale: float, window: int
+    qkv: list[ov.Output], cache: list[ov.Node], index: Mapping[str, ov.Node], heads: Heads, scale: float, window: int
 ) -> ov.Output:
     """Attend from the new rows to what is cached and to each other.
 
@@ -64,7 +64,6 @@ def paged_attention(
     no_sinks = f32(np.zeros((0, 0, 0, 0)))
     no_eviction = [i32(0), no_ints, no_ints, no_ints, no_ints]
     inputs = [
-        *qkv,
         *cache,
         *(index[name] for name in ("past_lens", "subsequence_begins", "block_indices", "block_indices_begins")),
         f32(scale),
@@ -79,7 +78,7 @@ def paged_attention(
         index["qq_bias"],
         index["qq_bias_begins"],
     ]
-    node = _PagedAttentionExtension([n.output(0) for n in inputs])
+    node = _PagedAttentionExtension([*qkv, *(n.output(0) for n in inputs)])
     info = node.get_rt_info()
     info["num_k_heads"] = info["num_v_heads"] = heads.key_value
     info["k_head_size"] = info["v_head_size"] = heads.dim

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from paceline.runners.base import Span
 from paceline.runners.openvino.attention import BLOCK_SIZE
 
 Ints = NDArray[np.int32]
+_NO_MASK = np.zeros(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,25 +47,24 @@ def parts(spans: Sequence[Span], stepwise: bool) -> list[Part]:
 def index(parts: Sequence[Part]) -> dict[str, NDArray[np.generic]]:
     """Return the inputs that say which rows are whose, where their keys and values lie, and which row sees which."""
     lengths = [part.cached + part.rows for part in parts]
-    tables = [part.blocks[: -(-length // BLOCK_SIZE)] for part, length in zip(parts, lengths, strict=True)]
-    masks = [np.zeros(0, np.uint8) if p.mask is None else p.mask.astype(np.uint8).reshape(-1) for p in parts]
+    counts = [-(-length // BLOCK_SIZE) for length in lengths]
+    masks = [part.mask for part in parts if part.mask is not None]
     return {
         "past_lens": np.array([part.cached for part in parts], np.int32),
         "subsequence_begins": begins([part.rows for part in parts]),
-        "block_indices": np.concatenate(tables).astype(np.int32),
-        "block_indices_begins": begins([len(table) for table in tables]),
+        "block_indices": np.concatenate([part.blocks[:count] for part, count in zip(parts, counts, strict=True)]),
+        "block_indices_begins": begins(counts),
         "max_context_len": np.array(max(lengths), np.int32),
-        "qq_bias": np.concatenate(masks),
-        "qq_bias_begins": begins([len(mask) for mask in masks]),
+        "qq_bias": np.concatenate([mask.astype(np.uint8).reshape(-1) for mask in masks]) if masks else _NO_MASK,
+        "qq_bias_begins": begins([0 if part.mask is None else part.mask.size for part in parts]),
     }
 
 
 def wanted(spans: Sequence[Span]) -> Ints:
     """Return the rows to answer, counted over all spans."""
     first = begins([len(span.tokens) for span in spans])
-    rows = [span.wanted + begin for span, begin in zip(spans, first[:-1], strict=True)]
-    return np.concatenate(rows).astype(np.int32)
+    return np.concatenate([span.wanted + begin for span, begin in zip(spans, first[:-1], strict=True)])
 
 
 def begins(sizes: Sequence[int]) -> Ints:
-    return np.cumsum([0, *sizes], dtype=np.int32)
+    return np.array([*accumulate(sizes, initial=0)], np.int32)

@@ -20,7 +20,7 @@ from paceline.runners.openvino import attention, batching
 from paceline.runners.openvino.attention import BLOCK_SIZE, parameter
 from paceline.runners.openvino.layers import Fetch, Layers, i32, matrix
 from paceline.runners.openvino.program import Program
-from paceline.runners.openvino.quantise import Packed, Precision, kind_of, pack
+from paceline.runners.openvino.quantise import Packed, Precision, joined, kind_of, pack
 
 Embed = Callable[[NDArray[np.int64]], Floats]
 """Tokens -> rows [tokens, width] of the target's table, as `Runner.embed`."""
@@ -82,14 +82,16 @@ class _Tensors:
 
     def __init__(self, heads: Heads, wanted: Precision) -> None:
         self._tensors, self._wanted = heads.tensors, wanted
-        self._kept: dict[str, Packed] = {}
+        self._kept: dict[tuple[str, ...], Packed] = {}
 
-    def __call__(self, name: str) -> Packed:
-        name = name.removeprefix(_LAYER)
-        if name not in self._kept:
-            rows = self._tensors[name]
-            self._kept[name] = pack(kind_of(name, rows.shape, self._wanted), rows)
-        return self._kept[name]
+    def __call__(self, *names: str) -> Packed:
+        if names not in self._kept:
+            self._kept[names] = joined([self._read(name.removeprefix(_LAYER)) for name in names])
+        return self._kept[names]
+
+    def _read(self, name: str) -> Packed:
+        rows = self._tensors[name]
+        return pack(kind_of(name, rows.shape, self._wanted), rows)
 
 
 _LAYER = "layers.0."

@@ -18,12 +18,16 @@ from paceline.runners.openvino.attention import BLOCK_SIZE, Heads
 from paceline.runners.openvino.batching import Part
 from paceline.runners.openvino.graph import build
 from paceline.runners.openvino.program import Program
-from paceline.runners.openvino.quantise import Packed, Precision
+from paceline.runners.openvino.quantise import HeadForm, KVForm, Precision, settle_head
 from paceline.runners.openvino.store import open_weights
 
 Numerics = Literal["fast", "invariant"]
 """With "invariant" the results of a stepwise row do not depend, in any bit, on how many rows run beside it, and trees
 are not verified as trees (they round differently, too). "fast" takes the fastest kernels for every pass."""
+
+FINE, COARSE = 16, 8
+"""Passes of more rows than the first have a multiple of the second. The plugin makes kernels for each number of rows
+and keeps them: over a megabyte for every one that there ever was, so prompts of all lengths would fill the memory."""
 
 
 class OpenVINORunner:
@@ -35,9 +39,11 @@ class OpenVINORunner:
         vocabulary: ids that the head answers, ascending, or None for all: the columns of the logits (a drafter's
             head may be cut to frequent tokens without changing any text).
         taps: layers whose hidden states may be wanted, as `Want.hidden`.
+        head: the form of the matrix that answers, if not what goes with `weights`.
+        kv: the form of keys and values.
 
     Raises:
-        OptionError: there is no such layer to tap.
+        OptionError: there is no such layer to tap; weights, head and kv do not go together.
     """
 
     def __init__(
@@ -48,19 +54,24 @@ class OpenVINORunner:
         vocabulary: NDArray[np.int64] | None = None,
         taps: Sequence[int] = (),
         progress: Progress = cache.silent,
+        head: HeadForm | None = None,
+        kv: KVForm = "f16",
     ) -> None:
         config = checkpoint.config
         self._config, self._taps = config, _taps(taps, config.layers)
-        fetch = open_weights(checkpoint, weights, progress)
+        head = settle_head(config, weights, head)
+        fetch = open_weights(checkpoint, weights, progress, head)
         self._invariant = numerics == "invariant"
         self._embed = fetch("embed")
         self._learned = fetch("positions") if config.rope_theta is None else None
-        head = _rows_of(fetch("embed" if config.tied_head else "head"), vocabulary) if vocabulary is not None else None
+        answers = fetch("embed" if config.tied_head and head is None else "head")
+        if vocabulary is not None:
+            answers = answers.picked(vocabulary)
         progress("compiling the graph", 0, 1)
         # The graph borrows the arrays that it was built from: whoever owns them must live as long.
-        self._borrowed = (fetch, head)
+        self._borrowed = (fetch, answers)
         heads = Heads(config.heads, config.kv_heads, config.head_dim)
-        self._program = Program(build(config, fetch, self._taps, head), weights, config.layers, heads)
+        self._program = Program(build(config, fetch, self._taps, answers), weights, config.layers, heads, kv)
         progress("compiling the graph", 1, 1)
         self._companion = Part(0, 1, np.zeros(1, np.int32))
         self.info = RunnerInfo(
@@ -81,13 +92,16 @@ class OpenVINORunner:
         # of the one before. What companions write is never read.
         self._program.allocate(blocks, spare=1)
         self._companion = Part(0, 1, np.array([blocks], np.int32))
+        # At the first pass the plugin lays the matrices out anew; the originals are not read again.
+        with self._borrowed[0].draining():
+            self.forward([Span.causal([0], 0, self._companion.blocks, [0])])
 
     def forward(self, spans: Sequence[Span], want: Want = Want()) -> Output:
         parts = batching.parts(spans, self._invariant)
         tokens = [span.tokens for span in spans]
         positions = [span.row_positions for span in spans]
         rows = sum(len(span.tokens) for span in spans)
-        companions = max(want.rows - rows, int(self._invariant and rows == 1))
+        companions = _size(max(want.rows, rows + int(self._invariant and rows == 1))) - rows
         if companions > 0:
             parts += [self._companion] * companions
             tokens.append(np.zeros(companions, np.int64))
@@ -111,7 +125,9 @@ class OpenVINORunner:
         self._program.move(source, target)
 
     def embed(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
-        return np.ascontiguousarray(self._embed.rows(tokens), np.float32)
+        found = np.ascontiguousarray(self._embed.rows(tokens), np.float32)
+        self._borrowed[0].looked_up(len(tokens))
+        return found
 
     def _embeddings(self, tokens: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.float32]:
         found = self.embed(tokens)
@@ -122,12 +138,13 @@ class OpenVINORunner:
         return found
 
 
+def _size(rows: int) -> int:
+    """Return the least number of rows, from this one on, of which the plugin may keep kernels."""
+    return rows + -rows % COARSE if rows > FINE else rows
+
+
 def _taps(wanted: Sequence[int], layers: int) -> tuple[int, ...]:
     wrong = [tap for tap in wanted if not 0 <= tap <= layers]
     if wrong:
         raise OptionError(f"taps={list(wanted)}; allowed: 0 to {layers}, the number of the model's layers")
     return tuple(dict.fromkeys(wanted))
-
-
-def _rows_of(packed: Packed, ids: NDArray[np.int64]) -> Packed:
-    return Packed(packed.kind, packed.data[ids], packed.scale[ids] if packed.scale is not None else None)
