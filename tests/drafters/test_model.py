@@ -33,7 +33,7 @@ class Watched(ToyRunner):
     def forward(self, spans: Any, *rest: Any) -> Any:
         self.passes.append([len(span.tokens) for span in spans])
         output = super().forward(spans, *rest)
-        return output if self.kept is None else replace(output, logits=output.logits[:, self.kept])
+        return output if self.kept is None else replace(output, answers=output.logits[:, self.kept])
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)

@@ -1,17 +1,15 @@
-"""Drafters by name, built in and from elsewhere, and shorter vocabularies."""
+"""Drafters by name, built in and from elsewhere."""
 
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint
 
-import numpy as np
 import pytest
 
 from paceline.drafters import registry
 from paceline.drafters.lookup import SHORTEST, Lookup
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.registry import DraftModel, Surroundings
-from paceline.drafters.trim import frequent
 from paceline.errors import OptionError
 from paceline.models import toy
 from paceline.runners.kv import Pool
@@ -72,12 +70,3 @@ def test_a_model_drafter_needs_a_model() -> None:
 def test_draft_heads_need_a_directory() -> None:
     with pytest.raises(OptionError, match="name their directory with --heads"):
         registry.make(("heads",), BARE)
-
-
-def test_frequent_tokens() -> None:
-    tokenizer = toy.tokenizer()
-    assert frequent(tokenizer, 259) is None
-    assert frequent(tokenizer, 1000) is None
-    found = frequent(tokenizer, 100, always=(180, 3))
-    assert found is not None
-    np.testing.assert_array_equal(found, [*range(100), 180, 256, 257, 258])

@@ -9,12 +9,36 @@ from typing import Protocol
 from paceline.core import tree
 from paceline.core.sampling import Logits
 from paceline.core.types import ROOT
-from paceline.runners.base import Runner, Span
+from paceline.runners.base import Runner, Span, Want
 from paceline.runners.kv import Pool, Slot
 
 CATCH_UP_ROWS = 512
 _END = 32
 """Tokens at its end by which a text is known again."""
+FEW = 8
+"""Rows up to which a pass of a small model costs about what one row does."""
+IDLE = 16
+"""Rows that may answer nothing before a change of a pass's size is cheaper: a change takes 4 ms where one row of half a
+billion weights takes 0.3."""
+
+
+class Steady:
+    """How many rows a drafter's passes run, where a change of that number costs time (see `Want.rows`).
+
+    A text is caught up with by one row or two, and drafted on by one: passes of up to `FEW` rows have two a text. A
+    wider one is what the next are filled up to until the idle rows have cost a change (ski rental).
+    """
+
+    def __init__(self) -> None:
+        self._ran, self._idle = 0, 0
+
+    def rows(self, needed: int, texts: int) -> int:
+        """Return the rows to run where so many are needed."""
+        least = max(needed, 2 * texts) if 2 * texts <= FEW else needed
+        idle = self._idle + self._ran - least
+        stays = least < self._ran <= FEW and idle <= IDLE
+        self._ran, self._idle = (self._ran, idle) if stays else (least, 0)
+        return self._ran
 
 
 class Telling(Protocol):
@@ -90,6 +114,7 @@ class Reader:
         self.info = runner.info
         self._runner, self._pool, self._tell = runner, pool, tell
         self._readings: dict[int, Reading] = {}
+        self._steady = Steady()
 
     def settle(self, seq_id: int, tokens: Sequence[int]) -> Reading | None:
         """Return a sequence's reading with what of its cache still holds; None where the drafter cannot read it."""
@@ -136,7 +161,9 @@ class Reader:
         """Return for each span the logits of its wanted rows."""
         if not spans:
             return []
-        rows = iter(self._runner.forward(spans).logits.copy())
+        needed = sum(len(span.tokens) for span in spans)
+        want = Want(rows=self._steady.rows(needed, len(spans)))
+        rows = iter(self._runner.forward(spans, want).logits.copy())
         return [[next(rows) for _ in span.wanted] for span in spans]
 
     def end(self, seq_id: int) -> None:

@@ -70,6 +70,7 @@ class Adaptive:
         n = max(1, len(seqs))
         self._turn = turn = Turn(n, len(seqs) + prefill_rows, sum(seq.num_tokens for seq in seqs) / n)
         turn.speedup = self.ledger.speedup(seqs)
+        turn.most = self._most if any(self._asked(seq).nodes for seq in seqs) else 0
         self._measure()
         self.costs.exact = self._is_due()
         turn.closed = self._closed()
@@ -150,7 +151,7 @@ class Adaptive:
 
     def _measure(self) -> None:
         if self.costs.known:
-            self._turn.measure(self.costs, self._drafters, self._most)
+            self._turn.measure(self.costs, self._drafters)
 
     def _cast_shadow(self, seq: Drafting, draft: Draft) -> None:
         """Begin to follow what would be verified, were the account not overdrawn."""

@@ -10,12 +10,12 @@ import json
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from paceline.governor.acceptance import Acceptance
 from paceline.governor.costs import Costs
@@ -40,6 +40,7 @@ _ODD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, Rec
 
 Identity = Mapping[str, Any]
 """All that the measurements depend on, as JSON."""
+T = TypeVar("T")
 
 
 class Refusal(StrEnum):
@@ -68,17 +69,27 @@ class Saved:
     """Seconds since 1970."""
 
 
-def place(identity: Identity) -> Path:
-    """Return where the measurements of this identity are kept."""
+def place(identity: Identity, what: str = "costs") -> Path:
+    """Return where what belongs to this identity is kept."""
     digest = blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=16).hexdigest()
-    return cache.directory() / "costs" / f"{digest}.json"
+    return cache.directory() / what / f"{digest}.json"
 
 
 def read(path: Path, identity: Identity) -> Saved | Refusal:
     """Return what a file holds, or why it is not used; that is logged, unless there is none."""
-    found = _read(path, identity)
+    return restored(path, identity, _restore, "costs")
+
+
+def restored(path: Path, identity: Identity, restore: Callable[[Mapping[str, Any]], T], what: str) -> T | Refusal:
+    """Return what `restore` makes of a file of JSON, or why it is not used, as `read` does.
+
+    Args:
+        restore: may raise whatever odd values raise.
+        what: what is kept there, in words.
+    """
+    found = _read(path, identity, restore)
     if isinstance(found, Refusal) and found is not Refusal.ABSENT:
-        log.warning("saved costs are not used (%s): %s", found.value, path)
+        log.warning("saved %s are not used (%s): %s", what, found.value, path)
     return found
 
 
@@ -107,7 +118,7 @@ def write(path: Path, content: str) -> None:
     _tidy(path.parent)
 
 
-def _read(path: Path, identity: Identity) -> Saved | Refusal:
+def _read(path: Path, identity: Identity, restore: Callable[[Mapping[str, Any]], T]) -> T | Refusal:
     try:
         if not path.is_file():  # nor a pipe, on which reading would wait
             return Refusal.UNREADABLE if path.exists() else Refusal.ABSENT
@@ -124,7 +135,7 @@ def _read(path: Path, identity: Identity) -> Saved | Refusal:
             return Refusal.OTHER_FORMAT
         if given["identity"] != json.loads(json.dumps(identity)):
             return Refusal.OTHER_IDENTITY
-        return _restore(given)
+        return restore(given)
     except _ODD as error:
         log.debug("%s: %s: %s", path, type(error).__name__, error)
         return Refusal.MALFORMED

@@ -28,6 +28,8 @@ class Turn:
     """Of late, against plain decoding."""
     price: float = math.inf
     """Seconds that a token is worth."""
+    most: int = 1
+    """Drafted tokens of a sequence; where it is 0, no draft is weighed."""
     row: float = 0.0
     """Tokens that the time of one more row is worth, at the number of rows where that is least."""
     closed: Reason | None = None
@@ -40,9 +42,9 @@ class Turn:
     """Seconds of a plain step of these sequences."""
     draft_s: dict[str, float] = field(default_factory=dict)
     """Seconds of each drafter's pass for them."""
-    passes: list[float] = field(default_factory=list)
+    passes: list[float] = field(default_factory=lambda: [0.0])
     """Seconds of the target's pass with so many rows more than `rows`."""
-    tokens: list[float] = field(default_factory=list)
+    tokens: list[float] = field(default_factory=lambda: [0.0])
     """The tokens that the time of so many rows more is worth."""
     probing: set[str] = field(default_factory=set)
     depth: dict[str, int] = field(default_factory=dict)
@@ -52,19 +54,22 @@ class Turn:
     reading_s: dict[int, float] = field(default_factory=dict)
     """Seconds that this takes, by request."""
 
-    def measure(self, costs: Costs, drafters: Sequence[str], most: int) -> None:
+    def measure(self, costs: Costs, drafters: Sequence[str]) -> None:
         """Look up what plain decoding, drafts and passes of this step's sequences take, and what a token is worth.
 
         The engine's own time a token of late is too strict a price: a draft ends behind the token that was hard to
         guess, a plain step in front of it. The mean of that and of plain decoding's does best in simulation. Where the
         curve has a stair, the first rows pay only together with those that follow at no cost. One row more may cost
         nothing and says little of those after it.
-
-        Args:
-            most: drafted tokens of a sequence.
         """
-        n, most = self.sequences, max(1, most)
+        n = self.sequences
         self.plain_s = costs.plain_seconds(n, self.context) or 0.0
+        self.price = self.plain_s / n / self.speedup**TEMPER
+        if self.most:
+            self._weigh(costs, drafters)
+
+    def _weigh(self, costs: Costs, drafters: Sequence[str]) -> None:
+        n, most = self.sequences, self.most
         self.draft_s = {name: costs.draft(name, n, self.context) for name in drafters}
         last = self.rows + most * n
         if self.rows > n:  # prompts' rows, most of them, have less to look back at
@@ -74,7 +79,6 @@ class Turn:
             passes = np.array(costs.next_passes(self.rows, last, self.rows == n, self.context))
         # More rows never take less: where it seems so, those with fewer have not been measured of late.
         passes = np.minimum.accumulate(passes[::-1])[::-1]
-        self.price = self.plain_s / n / self.speedup**TEMPER
         self.passes, tokens = passes.tolist(), (passes - passes[0]) / self.price
         self.tokens = tokens.tolist()
         counts = np.array([*range(2, most), most, most * n])
