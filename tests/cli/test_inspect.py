@@ -50,7 +50,7 @@ def test_the_same_as_json(run):
     assert found["drafters"]["used"] == ["prediction", "suffix", "lookup", "model"]
     assert (found["usable"], found["problems"], found["unknown"]) == (True, [], [])
     sizes = found["memory"]
-    names = ("weights", "kv", "draft_weights", "draft_kv", "logits", "program")
+    names = ("weights", "kv", "draft_weights", "draft_kv", "logits", "remembered", "program")
     assert sizes["total_bytes"] == sum(sizes[f"{name}_bytes"] for name in names)
     assert sizes["fits"] is True
     assert sizes["kv_tokens"] == 512
@@ -59,6 +59,15 @@ def test_the_same_as_json(run):
 def test_more_sequences_need_more_memory(run):
     one, four = (run(*PAIR, "--json", "--sequences", n).json["memory"] for n in ("1", "4"))
     assert four["kv_bytes"] == 4 * one["kv_bytes"]
+
+
+def test_keys_and_values_in_bytes_need_less(run):
+    usual, small = (
+        run("inspect", "--model", "toy:llama", "--weights", "int8", "--kv", kv, "--json").json["memory"]
+        for kv in ("f16", "u8")
+    )
+    assert usual["kv_tokens"] == small["kv_tokens"]
+    assert small["kv_bytes"] < usual["kv_bytes"]
 
 
 def test_a_shorter_context_needs_less(run):

@@ -42,8 +42,8 @@ class TestHelp:
         for name in ("generate", "chat", "inspect"):
             assert name in top.out
         promised = (
-            "model draft drafters heads max-draft rule no-speculation runner weights numerics max-tokens temperature "
-            "top-p top-k min-p seed stop raw prediction show-draft json"
+            "model draft drafters heads max-draft rule no-speculation runner weights head-weights kv numerics "
+            "max-tokens temperature top-p top-k min-p seed stop raw prediction show-draft json"
         )
         for name in ("generate", "chat"):
             shown = run(name, "--help").out

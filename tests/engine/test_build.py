@@ -16,6 +16,7 @@ from paceline.engine.options import CONTEXT, SMALL, settle_weights
 from paceline.errors import OptionError, OutOfMemory, UnsupportedModel
 from paceline.models import toy
 from paceline.models.config import ModelConfig
+from paceline.runners.openvino.quantise import packed_bytes
 from paceline.runners.toy import ToyRunner
 from tests import tiny
 
@@ -46,6 +47,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("numerics", "exact", "fast, invariant"),
         ("weights", "int2", "int4, int8, bf16, fp32"),
         ("draft_weights", "int2", "int4, int8, bf16, fp32"),
+        ("head_weights", "bf16", "int4, int8"),
+        ("kv", "u4", "f16, u8"),
         ("max_draft", -1, "0 to 64"),
         ("max_draft", 65, "0 to 64"),
         ("sequences", 0, "1 to 1024"),
@@ -117,6 +120,12 @@ def test_what_does_not_go_together(directory: Path) -> None:
         choose(Options("toy:chaos", drafters=("oracle",), speculate=False))
     with pytest.raises(OptionError, match="runner is 'torch' and the model is a toy"):
         choose(Options("toy:llama", runner="torch"))
+    with pytest.raises(OptionError, match="kv is 'u8', which the torch runner does not have"):
+        choose(Options(str(directory), runner="torch", kv="u8"))
+    with pytest.raises(OptionError, match="head_weights is 'int4', which the toy runner does not have"):
+        choose(Options("toy:chaos", head_weights="int4"))
+    with pytest.raises(OptionError, match="head_weights is 'int8' and weights is 'fp32'"):
+        choose(Options("toy:llama", head_weights="int8"))
     with pytest.raises(OptionError, match="the torch runner allows: fp32, bf16"):
         build(choose(Options(str(directory), runner="torch", weights="int8")))
 
@@ -150,19 +159,38 @@ def test_memory_is_planned_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -
     assert planned.total == sum(
         (planned.weights, planned.kv, planned.draft_weights, planned.draft_kv, planned.logits, planned.program)
     )
+    assert planned.remembered == 0
     assert plan(config, "int8", 4096, 256).draft_weights == 0
     replace(planned, free=planned.total).require()
-    with pytest.raises(OutOfMemory, match=r"about 303 MiB of memory are needed \(weights 0 MiB, KV 1 MiB"):
+    with pytest.raises(OutOfMemory, match=r"about [0-9]+ MiB of memory are needed \(weights 0 MiB, KV 1 MiB"):
         replace(planned, free=planned.total - 1).require()
     monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 20)
     with pytest.raises(OutOfMemory, match="1 MiB are free"):
         build(choose(Options("toy:llama")))
 
 
-def test_untied_heads_are_counted_once_where_they_are_not_laid_out() -> None:
-    untied = replace(SMALL_CONFIG, tied_head=False)
-    assert weight_bytes(untied, "int8") < 2 * weight_bytes(SMALL_CONFIG, "int8")
-    assert MemoryPlan(1, 2, 3, 4, 5, 6, 21).fits
+def test_tables_that_are_looked_up_are_not_laid_out() -> None:
+    tied = replace(SMALL_CONFIG, width=128, tied_head=True)
+    untied = replace(tied, tied_head=False)
+    table, scales = tied.vocab_size * 128, 2 * tied.vocab_size
+    assert weight_bytes(untied, "int8") == weight_bytes(tied, "int8") > packed_bytes(tied, "int8")
+    for config in (tied, untied):
+        saved = weight_bytes(config, "int8") - weight_bytes(config, "int8", "int4")
+        assert saved == table + 4 * scales - table // 2 - 4 * 3 * table // 128
+    looked_up = weight_bytes(untied, "fp32") - weight_bytes(tied, "fp32")
+    assert looked_up == 4 * table, "as read, and not as laid out"
+
+
+def test_what_is_chosen_is_planned_and_built(directory: Path) -> None:
+    usual, small = (choose(Options(str(directory), context=64, weights="int8", kv=kv)) for kv in ("f16", "u8"))
+    assert usual.memory is not None and small.memory is not None
+    assert small.memory.kv < usual.memory.kv
+    runner = build(small).target
+    assert small.memory.kv == small.kv_tokens // runner.info.block_size * runner.info.block_bytes
+
+
+def test_plans_that_fit() -> None:
+    assert MemoryPlan(1, 2, 3, 4, 5, 6, 7, 28).fits
     assert mib(3 << 20) == "3 MiB"
 
 

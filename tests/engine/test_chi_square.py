@@ -21,6 +21,7 @@ from paceline.core.noise import Stream, stream_key, uniform
 from paceline.core.sampling import Shaping, law
 from paceline.core.types import Rule, SamplingParams, SpeculationParams
 from paceline.core.verify import Randomness
+from tests.core.strategies import narrowed
 
 from .rig import Known, ask, make, model
 
@@ -147,6 +148,14 @@ def test_the_law_is_the_targets(rule: Rule) -> None:
         *(p_value(sample(rule, pair, 1, 128), pair) for pair in (TWICE_DRAWN, TWICE_WEIGHED)),
     ]
     assert holm(found) > FAIR
+
+
+@pytest.mark.parametrize("rule", ["coupled", "ratio", "block"])
+def test_the_law_is_the_targets_where_most_tokens_are_unlikely(rule: Rule) -> None:
+    """The drafter then draws from a law without them, and says so."""
+    pair = toys(noise=0.6)
+    with narrowed(reach=1.0, most=2):
+        assert p_value(sample(rule, pair, 3), pair) > FAIR
 
 
 @pytest.mark.parametrize("how", BIASES)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.core.sampling import law
+from paceline.core.sampling import RowChoice, law
 from paceline.core.tree import Draft, depths
 from paceline.core.types import SpeculationParams
 from paceline.engine import engine as engine_module
@@ -70,12 +70,12 @@ def test_news_that_waits_outlives_a_failing_pass() -> None:
 
 
 def test_a_sequence_that_cannot_be_sampled_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def picky(logits: Any, shaping: Any, output: Sequence[int]) -> Any:
+    def picky(row: Any, shaping: Any, output: Sequence[int]) -> Any:
         if shaping.prompt[0] == 3 and len(output) >= 5:
             raise FloatingPointError("no law")
-        return law(logits, shaping, output)
+        return RowChoice(row, shaping, output)
 
-    monkeypatch.setattr(engine_module, "law", picky)
+    monkeypatch.setattr(engine_module, "RowChoice", picky)
     rig = make(crew()["right"](), length=4)
     requests = [ask([i, 7, 8], repetition_penalty=1.1, seed=i, ignore_eos=True) for i in range(5)]
     done = rig.run(requests)

@@ -234,6 +234,7 @@ def test_what_measurements_depend_on(models: list[str]) -> None:
         replace(options, weights="int4"),
         replace(options, weights="fp32"),
         replace(options, numerics="fast"),
+        replace(options, kv="u8"),
         replace(options, draft=other),
         replace(options, draft=other, draft_weights="int8"),
         replace(options, draft=other, draft_vocabulary=256),

@@ -16,6 +16,7 @@ from paceline.engine.measure import measure
 from paceline.engine.memory import MemoryPlan
 from paceline.engine.options import CONTEXT, Options, settle_weights
 from paceline.engine.scheduler import Scheduler
+from paceline.engine.spoken import Spoken, spelling
 from paceline.engine.text import TextStream
 from paceline.errors import OptionError, UnsupportedModel
 from paceline.governor import saved
@@ -25,12 +26,13 @@ from paceline.governor.saved import Identity, Saved
 from paceline.models import cache, toy
 from paceline.models.bridge import Bridge, connect
 from paceline.models.cache import Progress
+from paceline.models.config import ModelConfig
 from paceline.models.heads import Heads
 from paceline.models.load import Model, load
 from paceline.models.source import resolve
 from paceline.runners.base import Runner
 from paceline.runners.kv import Pool
-from paceline.runners.openvino.quantise import Precision
+from paceline.runners.openvino.quantise import HeadForm, Precision, settle_head
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +54,8 @@ class Chosen:
     bridge: Bridge | None = None
     """From the draft model's tokens to the target's."""
     heads: Heads | None = None
+    head: HeadForm | None = None
+    """Form of the matrix that answers, where it is not what goes with the weights."""
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -74,12 +78,25 @@ class Chosen:
             "numerics": options.numerics,
             "model": identity.content(self.target, self.weights),
             "weights": self.weights,
+            "head_weights": self.head,
+            "kv": options.kv,
             "draft": draft and identity.content(draft, self.draft_weights),
             "draft_weights": draft and self.draft_weights,
             "draft_vocabulary": draft and options.draft_vocabulary,
             "heads": own_heads and identity.listed(Path(own_heads).expanduser()),
             "heads_weights": own_heads and heads.precision(options, is_toy=False),
         }
+
+    @property
+    def spoken(self) -> Identity | None:
+        """Whose tokens are counted; None where no draft model's head would be cut by the counts, or none are kept."""
+        draft, size, bridge = self.draft, self.options.draft_vocabulary, self.bridge
+        kept = self.options.keep_costs and self.target.source.kind != "toy" and "model" in self.drafters
+        if not kept or draft is None or draft.checkpoint is None or bridge is None or bridge.way != "native":
+            return None
+        if size is None or len(draft.tokenizer.vocabulary) <= size:
+            return None
+        return {"model": identity.content(self.target, self.weights), "tokenizer": spelling(self.target.tokenizer)}
 
 
 def choose(options: Options, progress: Progress = cache.silent) -> Chosen:
@@ -97,6 +114,7 @@ def choose(options: Options, progress: Progress = cache.silent) -> Chosen:
     weights = settle_weights(options.weights, config, is_toy) if config else "fp32"
     if runner == "torch":
         weights = options.weights or "fp32"
+    head = _head(options, runner, config, weights)
     draft_weights = options.draft_weights or ("fp32" if is_toy else "int4")
     context = _context(options, config.context if config else 512)
     beside = heads.read(options, target, runner)
@@ -108,9 +126,13 @@ def choose(options: Options, progress: Progress = cache.silent) -> Chosen:
     if runner == "openvino" and config is not None:
         pair = (draft.checkpoint.config, draft_weights) if draft and draft.checkpoint else None
         extra = (beside.config, heads.precision(options, is_toy)) if beside else None
-        plan = memory.plan(config, weights, tokens, options.prefill_rows, pair, extra, options.sequences)
+        rows, sequences = options.prefill_rows, options.sequences
+        cut = options.draft_vocabulary
+        plan = memory.plan(
+            config, weights, tokens, rows, pair, extra, sequences, head, options.kv, cut=cut, drafters=drafters
+        )
     sizes = (weights, draft_weights, context, tokens)
-    return Chosen(options, target, draft, runner, *sizes, drafters, plan, bridge, beside)
+    return Chosen(options, target, draft, runner, *sizes, drafters, plan, bridge, beside, head)
 
 
 def build(chosen: Chosen, progress: Progress = cache.silent) -> Engine:
@@ -121,17 +143,21 @@ def build(chosen: Chosen, progress: Progress = cache.silent) -> Engine:
     """
     if chosen.memory is not None:
         chosen.memory.require()
+    memory.trim()  # reading descriptions and tokenizers leaves much behind
     options, target = chosen.options, chosen.target
     runner = _load_runner(chosen, progress)
     context = min(chosen.context, runner.info.context)
     pool = _pool(runner, chosen.kv_tokens, options.prefix_cache)
-    draft = _draft_model(chosen, progress) if "model" in chosen.drafters else None
+    whose = chosen.spoken
+    spoken = Spoken(whose, runner.info.vocab_size, options.share_history) if whose is not None else None
+    draft = _draft_model(chosen, spoken, progress) if "model" in chosen.drafters else None
     beside = _heads(chosen, runner) if "heads" in chosen.drafters else None
     governor = _governor(chosen, runner, draft, beside, progress)
     surroundings = Surroundings(
         runner.info, draft, governor.least_survival, options.share_history, target.tokenizer, beside
     )
     desk = DraftDesk(registry.make(chosen.drafters, surroundings), runner.info)
+    memory.trim()
     return Engine(
         target=runner,
         pool=pool,
@@ -142,6 +168,7 @@ def build(chosen: Chosen, progress: Progress = cache.silent) -> Engine:
         eos_ids=target.eos_ids,
         context=context,
         taps=chosen.taps,
+        spoken=spoken,
     )
 
 
@@ -162,6 +189,16 @@ def _runner_name(options: Options, target: Model) -> str:
     return "openvino" if options.runner == "auto" else options.runner
 
 
+def _head(options: Options, runner: str, config: ModelConfig | None, weights: Precision) -> HeadForm | None:
+    """Return the head's form where it is not what goes with the weights; refuse forms that would have no effect."""
+    if runner == "openvino" and config is not None:
+        return settle_head(config, weights, options.head_weights)
+    for name, value in (("head_weights", options.head_weights), ("kv", options.kv)):
+        if value not in (None, "f16"):
+            raise OptionError(f"{name} is {value!r}, which the {runner} runner does not have; leave it out")
+    return None
+
+
 def _context(options: Options, trained: int) -> int:
     if options.context is not None and options.context > trained:
         raise OptionError(f"context is {options.context}; allowed: 2 to {trained}, which this model was trained for")
@@ -173,7 +210,7 @@ def _kv_tokens(options: Options, target: Model, weights: Precision, context: int
     config = target.checkpoint.config if target.checkpoint else None
     if config is None:
         return context * options.sequences
-    affordable = memory.free_bytes() // 4 // memory.kv_bytes(config, weights, 1024) * 1024
+    affordable = memory.free_bytes() // 4 // memory.kv_bytes(config, weights, 1024, options.kv) * 1024
     return max(context, min(context * options.sequences, affordable))
 
 
@@ -190,8 +227,10 @@ def _load_runner(chosen: Chosen, progress: Progress) -> Runner:
     assert target.checkpoint is not None
     from paceline.runners.openvino.runner import OpenVINORunner
 
-    numerics = chosen.options.numerics
-    return OpenVINORunner(target.checkpoint, chosen.weights, numerics, taps=chosen.taps, progress=progress)
+    numerics, kv = chosen.options.numerics, chosen.options.kv
+    return OpenVINORunner(
+        target.checkpoint, chosen.weights, numerics, taps=chosen.taps, progress=progress, head=chosen.head, kv=kv
+    )
 
 
 def _load_torch(chosen: Chosen) -> Runner:
@@ -202,7 +241,7 @@ def _load_torch(chosen: Chosen) -> Runner:
     return torch.load(chosen.target.source.path, chosen.options.device, chosen.weights)
 
 
-def _draft_model(chosen: Chosen, progress: Progress) -> DraftModel:
+def _draft_model(chosen: Chosen, spoken: Spoken | None, progress: Progress) -> DraftModel:
     draft, options = chosen.draft, chosen.options
     if draft is None:
         raise OptionError("drafters has 'model', which needs a draft model; name one with --draft")
@@ -213,7 +252,8 @@ def _draft_model(chosen: Chosen, progress: Progress) -> DraftModel:
         from paceline.runners.openvino.runner import OpenVINORunner
 
         size = options.draft_vocabulary
-        vocabulary = frequent(draft.tokenizer, size, draft.eos_ids) if size else None
+        counts = spoken.counts if spoken is not None else None
+        vocabulary = frequent(draft.tokenizer, size, draft.eos_ids, counts) if size else None
         runner = OpenVINORunner(draft.checkpoint, chosen.draft_weights, "fast", vocabulary, progress=progress)
     return DraftModel(runner, _pool(runner, chosen.kv_tokens, options.prefix_cache), vocabulary, chosen.bridge)
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core import tree
-from paceline.core.law import Law
-from paceline.core.sampling import Logits, law
+from paceline.core.rows import Row
+from paceline.core.sampling import RowChoice
 from paceline.core.tree import EMPTY, Draft
 from paceline.core.types import RULES, Completion, Event, Request, SpeculationParams, SpeculationReport
 from paceline.core.verify import verify
@@ -21,6 +21,7 @@ from paceline.drafters.base import Seen
 from paceline.engine.drafting import DraftDesk
 from paceline.engine.scheduler import Plan, Scheduler
 from paceline.engine.sequence import Clocked, LiveSequence, Text
+from paceline.engine.spoken import Spoken
 from paceline.engine.tally import Tally
 from paceline.errors import OptionError, RequestError
 from paceline.governor.alarms import Alarm, Alarms
@@ -42,8 +43,8 @@ class Deciding:
     seq: LiveSequence
     drafted: Draft
     verified: Draft
-    rows: list[Logits]
-    """The target's logits after the pending token and after each verified node."""
+    rows: list[Row]
+    """The target's answers after the pending token and after each verified node."""
     hidden: Hidden
 
 
@@ -57,6 +58,7 @@ class Engine:
         context: most tokens of a sequence.
         taps: layers whose hidden states the drafters want to see.
         text: makes the text stream of a request.
+        spoken: counts the tokens of requests that have ended.
     """
 
     def __init__(
@@ -71,8 +73,10 @@ class Engine:
         context: int | None = None,
         taps: Sequence[int] = (),
         clock: Callable[[], float] = time.perf_counter,
+        spoken: Spoken | None = None,
     ) -> None:
         self.target, self.pool, self.scheduler, self.desk, self.governor = target, pool, scheduler, desk, governor
+        self.spoken = spoken
         self._text, self._eos, self._clock = text, frozenset(eos_ids), clock
         self._taps = tuple(taps)
         self.context = min(context or target.info.context, target.info.context)
@@ -258,7 +262,8 @@ class Engine:
         self, plan: Plan, drafted: Sequence[Draft], verified: Sequence[Draft], output: Output
     ) -> list[Deciding]:
         """Deal the answers out to their sequences, and cache what unfinished prompts have gained."""
-        answers, hidden = iter(output.logits), _Dealer(output.hidden)
+        rows, hidden = output.rows, _Dealer(output.hidden)
+        answers = (rows[i] for i in range(len(rows)))
         found = [
             Deciding(seq, whole, draft, [next(answers) for _ in range(1 + len(draft))], hidden.take(1 + len(draft)))
             for seq, whole, draft in zip(plan.decoding, drafted, verified, strict=True)
@@ -281,11 +286,11 @@ class Engine:
         begin, ran = seq.num_tokens, seq.tokens[seq.cache_len :]
         history = seq.output if seq.shaping.touches_logits else []
 
-        def laws(row: int, path: tuple[int, ...]) -> Law:
-            return law(deciding.rows[row], seq.shaping, [*history, *path])
+        def choices(row: int, path: tuple[int, ...]) -> RowChoice:
+            return RowChoice(deciding.rows[row], seq.shaping, [*history, *path])
 
         try:
-            verdict = verify(seq.rule, draft, laws, seq.noise, begin)
+            verdict = verify(seq.rule, draft, choices, seq.noise, begin)
             event = seq.commit(draft, verdict, deciding.rows, self._clock())
         except Exception as error:
             log.exception("request %d failed", seq.id)
@@ -322,6 +327,8 @@ class Engine:
         self.scheduler.remove(seq)
         self.desk.end(seq)
         del self._live[seq.id]
+        if self.spoken is not None:
+            self.spoken.hear(seq.request, seq.tokens)
         self._ended.merge(seq.tally)
         self._finished[seq.id] = seq.completion()
 

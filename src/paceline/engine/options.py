@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from paceline.errors import OptionError
 from paceline.models.config import ModelConfig
-from paceline.runners.openvino.quantise import PRECISIONS, Precision
+from paceline.runners.openvino.quantise import PRECISIONS, HeadForm, KVForm, Precision
 from paceline.runners.openvino.runner import Numerics
 
 RunnerName = Literal["auto", "openvino", "torch"]
@@ -34,10 +34,14 @@ class Options:
     runner: RunnerName = "auto"
     weights: Precision | None = None
     """None: int8 below 400 million weights, else int4; fp32 for toys."""
+    head_weights: HeadForm | None = None
+    """Of the matrix that answers. None: int8 beside int4 and int8 weights, else as the weights."""
+    kv: KVForm = "f16"
+    """Of the target's keys and values; fp32 beside fp32 weights."""
     draft_weights: Precision | None = None
     """Of the draft model, and of heads on the openvino runner. None: int4, and int8 for heads; fp32 for toys."""
     draft_vocabulary: int | None = 32768
-    """Tokens that the draft model's head is cut to, most frequent first; None leaves it whole."""
+    """Tokens that the draft model's head is cut to: those said most often here, then the lowest ids; None cuts none."""
     numerics: Numerics = "invariant"
     context: int | None = None
     """Most tokens of a sequence; None is the model's own, up to 8192."""
@@ -51,7 +55,7 @@ class Options:
     epsilon: float = 0.01
     """Share of time that speculation may lose against plain decoding."""
     keep_costs: bool = True
-    """Whether what was measured here is kept for the next start, and read at this one."""
+    """Whether what was measured here, and how often each token was said, is kept for the next start, and read now."""
     device: str = "cpu"
     """Of the torch runner."""
 
@@ -61,6 +65,9 @@ class Options:
         for name in ("weights", "draft_weights"):
             if getattr(self, name) is not None:
                 _among(name, getattr(self, name), PRECISIONS)
+        if self.head_weights is not None:
+            _among("head_weights", self.head_weights, get_args(HeadForm))
+        _among("kv", self.kv, get_args(KVForm))
         _within("max_draft", self.max_draft, 0, 64)
         _within("sequences", self.sequences, 1, 1024)
         _within("prefill_rows", self.prefill_rows, 4, 65536)
