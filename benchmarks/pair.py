@@ -85,6 +85,23 @@ def summarise(trials: Sequence[Trial], bare: Sequence[float], mode: str) -> dict
     }
 
 
+def bounds(found: dict[str, Any]) -> dict[str, float]:
+    """Return how many times as fast a cell would be if one thing were twice as good and all others as they are."""
+    draft, verify, other = (found[f"{part}_ms_a_step"] for part in ("draft", "verify", "other"))
+    step, length = draft + verify + other, found["acceptance_length"]
+    return {
+        "target pass halved": step / (step - verify / 2),
+        "draft halved": step / (step - draft / 2),
+        "accepted doubled": (2 * length - 1) / length,
+    }
+
+
+def show_bounds(cells: dict[str, dict[str, Any]]) -> None:
+    print("\nhow many times as fast if only this were so")
+    for name, c in cells.items():
+        print(f"{name:16} " + "   ".join(f"{what} {gain:.2f}" for what, gain in bounds(c).items()))
+
+
 def show(result: dict[str, Any]) -> None:
     print(
         f"{'category':16} {'prompts':>7} {'plain':>8} {result['mode']:>8} {'ratio':>6} {'95 % interval':>16} {'τ':>5}"
@@ -96,6 +113,7 @@ def show(result: dict[str, Any]) -> None:
             f"{c['low']:8.2f} – {c['high']:5.2f} {c['acceptance_length']:5.2f}"
             f"           {c['draft_ms_a_step']:6.1f} {c['verify_ms_a_step']:6.1f} {c['other_ms_a_step']:6.2f}"
         )
+    show_bounds(result["cells"])
     same = result["text_identical"]
     print(f"same text, token for token: {same['equal']} of {same['of']} prompts")
     print(

@@ -20,6 +20,7 @@ from paceline.runners.openvino.quantise import (
     packed_bytes,
     packed_shapes,
     settle_head,
+    usual_head,
 )
 
 Floats = NDArray[np.float32]
@@ -247,6 +248,8 @@ def test_a_head_may_have_a_form_of_its_own() -> None:
         settle_head(replace(wide, width=64), "int4", "int4")
     with pytest.raises(OptionError, match="head_weights is 'int8' and weights is 'bf16'"):
         settle_head(wide, "bf16", "int8")
+    assert usual_head(wide, "int4") == "int4"
+    assert usual_head(replace(wide, width=64), "int4") is usual_head(wide, "int8") is usual_head(wide, "fp32") is None
     table = wide.vocab_size * GROUP
     assert packed_bytes(wide, "int4", "int4") - packed_bytes(wide, "int4") == table // 2 + 3 * table // GROUP
     untied = replace(wide, tied_head=False)

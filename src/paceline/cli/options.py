@@ -43,7 +43,7 @@ class ModelFlags:
     ] = None
     head_weights: Annotated[
         Text,
-        _option("--head-weights", "int8 [default] or int4, of the matrix that answers, beside int4 or int8.", "FORM"),
+        _option("--head-weights", "int4 or int8, of the matrix that answers [default: as --weights].", "FORM"),
     ] = None
     kv: Annotated[Text, _option("--kv", "f16 [default], or u8: keys and values in about half of it.", "FORM")] = None
     draft_weights: Annotated[

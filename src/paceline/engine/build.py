@@ -32,7 +32,7 @@ from paceline.models.load import Model, load
 from paceline.models.source import resolve
 from paceline.runners.base import Runner
 from paceline.runners.kv import Pool
-from paceline.runners.openvino.quantise import HeadForm, Precision, settle_head
+from paceline.runners.openvino.quantise import HeadForm, Precision, settle_head, usual_head
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,7 +192,7 @@ def _runner_name(options: Options, target: Model) -> str:
 def _head(options: Options, runner: str, config: ModelConfig | None, weights: Precision) -> HeadForm | None:
     """Return the head's form where it is not what goes with the weights; refuse forms that would have no effect."""
     if runner == "openvino" and config is not None:
-        return settle_head(config, weights, options.head_weights)
+        return settle_head(config, weights, options.head_weights or usual_head(config, weights))
     for name, value in (("head_weights", options.head_weights), ("kv", options.kv)):
         if value not in (None, "f16"):
             raise OptionError(f"{name} is {value!r}, which the {runner} runner does not have; leave it out")
@@ -254,7 +254,9 @@ def _draft_model(chosen: Chosen, spoken: Spoken | None, progress: Progress) -> D
         size = options.draft_vocabulary
         counts = spoken.counts if spoken is not None else None
         vocabulary = frequent(draft.tokenizer, size, draft.eos_ids, counts) if size else None
-        runner = OpenVINORunner(draft.checkpoint, chosen.draft_weights, "fast", vocabulary, progress=progress)
+        weights, config = chosen.draft_weights, draft.checkpoint.config
+        head = usual_head(config, weights)
+        runner = OpenVINORunner(draft.checkpoint, weights, "fast", vocabulary, progress=progress, head=head)
     return DraftModel(runner, _pool(runner, chosen.kv_tokens, options.prefix_cache), vocabulary, chosen.bridge)
 
 

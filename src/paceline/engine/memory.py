@@ -29,6 +29,7 @@ from paceline.runners.openvino.quantise import (
     slot_shape,
     stored_shapes,
     tensor_bytes,
+    usual_head,
 )
 from paceline.runners.openvino.runner import COARSE, FINE
 
@@ -179,7 +180,7 @@ def plan(
     """
     models = [(config, rows), *([(draft[0], CATCH_UP_ROWS)] if draft else [])]
     answered = max(*PROFILED_ROWS, 2 * sequences)
-    draft_weights = weight_bytes(*draft, cut=cut) if draft else 0
+    draft_weights = weight_bytes(*draft, usual_head(*draft), cut) if draft else 0
     draft_kv = kv_bytes(*draft, tokens) if draft else 0
     logits = _pass_bytes(config, min(rows, tokens), answered, config.vocab_size)
     if draft:

@@ -35,7 +35,7 @@ class Options:
     weights: Precision | None = None
     """None: int8 below 400 million weights, else int4; fp32 for toys."""
     head_weights: HeadForm | None = None
-    """Of the matrix that answers. None: int8 beside int4 and int8 weights, else as the weights."""
+    """Of the matrix that answers. None: as the weights; int8 where int4 does not fit its width."""
     kv: KVForm = "f16"
     """Of the target's keys and values; fp32 beside fp32 weights."""
     draft_weights: Precision | None = None
