@@ -26,7 +26,7 @@ import paceline.engine.engine as engine_module
 from paceline import LLM
 from paceline.engine.engine import Engine
 from paceline.models.config import ModelConfig
-from paceline.runners.openvino.quantise import Precision, packed_bytes
+from paceline.runners.openvino.quantise import HeadForm, Precision, packed_bytes, stored_shapes, tensor_bytes
 
 PARTS = (
     "forward",
@@ -162,16 +162,17 @@ def bandwidth(llm: LLM, cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {"readable_bytes_per_s": readable}
     checkpoint = llm.chosen.target.checkpoint
     if plain is not None and checkpoint is not None:
-        size = pass_bytes(checkpoint.config, llm.chosen.weights)
+        size = pass_bytes(checkpoint.config, llm.chosen.weights, llm.chosen.head)
         seconds = plain["parts_ms"]["forward"] / 1e3
         found |= {"pass_bytes": size, "bytes_per_s": size / seconds, "share": size / seconds / readable}
     return found
 
 
-def pass_bytes(config: ModelConfig, weights: Precision) -> int:
+def pass_bytes(config: ModelConfig, weights: Precision, head: HeadForm | None) -> int:
     """Return the bytes of weights that one pass reads: all but the table of embeddings where that is no head."""
-    looked_up = 0 if config.tied_head else config.vocab_size * config.width
-    return packed_bytes(config, weights) - looked_up
+    shapes = stored_shapes(config, head)
+    looked_up = tensor_bytes("embed", shapes["embed"], weights) if "head" in shapes else 0
+    return packed_bytes(config, weights, head) - looked_up
 
 
 def _read_speed() -> float:
