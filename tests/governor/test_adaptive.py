@@ -315,6 +315,23 @@ def test_the_plain_cost_is_kept_fresh_and_seldom_where_much_is_won() -> None:
         assert refreshed == (0 if adaptive is won else pytest.approx(9, abs=1))
 
 
+def test_a_plain_cost_from_a_bad_moment_is_soon_put_right() -> None:
+    """Steps with drafts say nothing of the plain one, so a wrong one could make a loss look like a gain for long."""
+    costs = Costs()
+    for rows in sorted(PROFILED_ROWS):  # another program has run meanwhile
+        costs.learn(rows, 1.6 * (1 + 0.05 * (rows - 1)))
+    adaptive = Adaptive(MOST, costs)
+    plain_steps = 0
+    for _ in range(160):
+        (limit,) = adaptive.plan([Seq()])
+        plain = limit.reason == Reason.PROBING
+        plain_steps += plain
+        draft = EMPTY if plain else chain(4, 0.99)
+        observe(adaptive, [Seq()], [draft], [draft], [1 if plain else 2], forward_s=1.0 if plain else 1.92)
+    assert adaptive.costs.plain_seconds(1) == pytest.approx(1.0, rel=0.05)
+    assert plain_steps < 12
+
+
 def entries(thing: Any, seen: set[int]) -> int:
     """Return how many entries all containers have that a governor holds, directly or not."""
     if id(thing) in seen:

@@ -87,6 +87,17 @@ def test_a_plain_step_wins_and_loses_nothing_however_long_it_took() -> None:
     assert books.since_plain == 0
 
 
+def test_a_plain_step_that_is_hard_to_believe_does_not_count_as_measured() -> None:
+    costs = Costs()
+    costs.learn(1, 1.0)
+    books, plain = Ledger(costs), step(outcome(), forward_s=3.0)
+    for seconds, told in ((3.0, False), (1.0, True)):
+        costs.learn(1, seconds)
+        assert costs.target.surprised != told
+        books.book(plain, Turn(plain_s=1.0), is_ordinary=True, counts=True)
+        assert (books.since_plain == 0) is told
+
+
 def test_a_step_that_accepts_all_wins_its_tokens() -> None:
     books = ledger()
     [share] = books.book(

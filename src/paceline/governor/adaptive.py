@@ -23,8 +23,9 @@ from paceline.governor.turn import Turn
 PLENTY = 0.5
 """Tokens that a draft gains beyond which no other drafter is asked, where one branch alone can be verified."""
 OVERDRAWN = Reason.ACCOUNT_OVERDRAWN
-REFRESH = 64
-"""Steps without a plain one before its cost is measured afresh; times the square of the speed-up."""
+REFRESH, HASTE = 16, 4
+"""Steps without a plain one before its cost is measured afresh, times this power of the speed-up: where little is
+gained a plain step loses little, and what is taken for a gain may be a plain step that was measured in a bad moment."""
 LEARNT_NODES = 64
 """Nodes of a step's drafts that are learnt from; in a large batch one has to suffice for another."""
 
@@ -194,7 +195,7 @@ class Adaptive:
 
     def _is_due(self) -> bool:
         """Whether it is time to measure afresh what plain decoding takes; less often where that takes two passes."""
-        patience = REFRESH * (2 if self.costs.switch_s else 1) * self._turn.speedup**2
+        patience = REFRESH * (2 if self.costs.switch_s else 1) * self._turn.speedup**HASTE
         return self.ledger.since_plain >= patience and self._turn.rows == self._turn.sequences
 
     def _limit(self, seq: Drafting, lengths: Mapping[str, Mapping[int, tuple[int, float]]]) -> Limit:

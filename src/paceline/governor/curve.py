@@ -72,6 +72,8 @@ class Curve:
         self._rows: list[int] = []
         self._passes = 0
         self.drift = 1.0
+        self.surprised = False
+        """Whether the last measurement lay so far from what was known that only a part of it was believed."""
 
     @property
     def known(self) -> bool:
@@ -119,6 +121,7 @@ class Curve:
             return
         rows = max(rows, self._least)
         self._passes += 1
+        self.surprised = False
         point = self._points.get(rows)
         if point is None:
             within = bool(self._rows) and self._rows[0] < rows < self._rows[-1]
@@ -194,7 +197,8 @@ class Curve:
         point.slope *= math.exp(clamped * slope_gain)
         point.variance *= 1 - of_base * base_gain
         point.slope_variance *= 1 - of_slope * slope_gain
-        if clamped != news:
+        self.surprised = clamped != news
+        if self.surprised:
             point.variance += _SURPRISE
 
     def _add(self, rows: int, point: _Point) -> None:

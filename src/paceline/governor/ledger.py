@@ -47,7 +47,7 @@ class Ledger:
         self.account = Account(epsilon)
         self._requests: dict[int, _Books] = {}
         self.since_plain = 0
-        """Steps since the last plain one that measured what plain decoding takes."""
+        """Steps since the last plain one that measured what plain decoding takes, and was believed."""
 
     def overdrawn(self, seq: Drafting) -> bool:
         """Whether a request is to go on plainly: it has lost what it was allowed to, whatever others win."""
@@ -80,7 +80,8 @@ class Ledger:
         gained = sum(len(outcome.tokens) - 1 for outcome in step.outcomes) / n
         extra = self._extra(step, turn, plain)
         if not step.prefill_rows:
-            self.since_plain = 0 if step.is_plain and is_ordinary else self.since_plain + 1
+            told = step.is_plain and is_ordinary and not self._costs.target.surprised
+            self.since_plain = 0 if told else self.since_plain + 1
         if step.is_plain and is_ordinary:  # measures what plain is: neither won nor lost, but for drafting in vain
             extra = step.draft_s
         found = shares(step, plain / n, extra)
