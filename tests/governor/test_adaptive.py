@@ -328,7 +328,7 @@ def test_a_plain_cost_from_a_bad_moment_is_soon_put_right() -> None:
         plain_steps += plain
         draft = EMPTY if plain else chain(4, 0.99)
         observe(adaptive, [Seq()], [draft], [draft], [1 if plain else 2], forward_s=1.0 if plain else 1.92)
-    assert adaptive.costs.plain_seconds(1) == pytest.approx(1.0, rel=0.05)
+    assert adaptive.costs.plain_seconds(1) == pytest.approx(1.0, rel=0.1)
     assert plain_steps < 12
 
 
