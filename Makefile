@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= 2
 
-.PHONY: setup demo test test-long lint types bench clean
+.PHONY: setup demo test test-long test-browser lint types bench clean
 
 setup: $(VENV)/.ready  ## the plain install: no torch, no transformers
 
@@ -13,10 +13,13 @@ demo: $(VENV)/.ready  ## a small real model answers, with and without speculatio
 	@$(BIN)/python examples/demo.py
 
 test: lint types  ## everything that CI runs
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not long"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not long and not browser"
 
 test-long: $(VENV)/.dev  ## minutes more: wider grids, more seeds
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --timeout 1800
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --timeout 1800 -m "not browser"
+
+test-browser: $(VENV)/.dev  ## the dashboard in a real browser: chromium must be installed (apt-get install chromium)
+	$(BIN)/python -m pytest tests/browser -m browser
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

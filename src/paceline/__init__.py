@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.tree import Draft
-from paceline.core.types import Completion, Event, Request, SamplingParams, SpeculationParams, Verdict
+from paceline.core.types import Completion, Event, GrammarSpec, Request, SamplingParams, SpeculationParams, Verdict
 from paceline.errors import PacelineError
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ __all__ = [
     "Completion",
     "Draft",
     "Event",
+    "GrammarSpec",
     "Options",
     "PacelineError",
     "Request",

@@ -37,7 +37,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
         (None, False, False, tuple(name for name in registry.BUILT_IN if name not in ("heads", "model"))),
         (None, True, False, tuple(name for name in registry.BUILT_IN if name != "heads")),
         (None, False, True, tuple(name for name in registry.BUILT_IN if name != "model")),
-        (None, True, True, ("prediction", "suffix", "lookup", "recycle", "heads", "model")),
+        (None, True, True, ("grammar", "prediction", "suffix", "lookup", "recycle", "heads", "model")),
         ((), True, True, ()),
         (("model", "lookup", "model"), True, False, ("model", "lookup")),
     ],

@@ -22,7 +22,7 @@ from tests import tiny
 
 SMALL_CONFIG = toy.CONFIGS["llama"]
 
-FREE = ("prediction", "suffix", "lookup", "recycle")
+FREE = ("grammar", "prediction", "suffix", "lookup", "recycle")
 """Drafters that need nothing."""
 
 
@@ -92,7 +92,7 @@ def test_a_toy_that_is_a_formula() -> None:
 def test_a_toy_that_is_a_transformer() -> None:
     chosen = choose(Options("toy:llama", draft="toy:llama-draft", context=128))
     assert (chosen.runner, chosen.weights, chosen.draft_weights, chosen.context) == ("openvino", "fp32", "fp32", 128)
-    assert chosen.drafters == ("prediction", "suffix", "lookup", "model"), "recycle is for trees"
+    assert chosen.drafters == ("grammar", "prediction", "suffix", "lookup", "model"), "recycle is for trees"
     fast = choose(Options("toy:llama", draft="toy:llama-draft", numerics="fast"))
     assert fast.drafters == (*FREE, "model")
     plan = chosen.memory

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from paceline import __version__
-from paceline.core.types import Completion, SpeculationReport
+from paceline.core.types import Completion
 from paceline.drafters import prediction
+from paceline.engine import report
 from paceline.engine.build import Chosen
 from paceline.engine.llm import LLM
 from paceline.governor.alarms import Alarm
@@ -38,7 +38,7 @@ def closing_line(completion: Completion, plain: float | None, predicted: bool = 
         parts.append(f"τ {spec.acceptance_length:.2f}, accepted {spec.accepted} of {spec.drafted} drafted")
     if predicted:
         parts.append("prediction: accepted {}, rejected {}".format(*prediction.counted(spec).values()))
-    if reasons := _reasons(spec):
+    if reasons := report.reasons(spec):
         parts.append("reasons: " + ", ".join(f"{code} {count}" for code, count in reasons.items()))
     if not spec.lossless:
         parts.append(f"LOSSY: rule {spec.rule} changes the text")
@@ -81,7 +81,10 @@ def as_json(
         "token_ids": list(completion.token_ids),
         "finish_reason": completion.finish_reason,
         "usage": {"prompt_tokens": completion.prompt_tokens, "completion_tokens": len(completion.token_ids)},
-        "speculation": _speculation(completion.speculation),
+        "speculation": {
+            **report.as_json(completion.speculation),
+            "trace": [list(step) for step in completion.speculation.trace],
+        },
         "timings": {
             "load_s": load_s,
             "prefill_ms": timings.prefill_ms,
@@ -128,31 +131,3 @@ def draft_runner(draft: Model) -> str:
     if draft.checkpoint is not None:
         return "openvino"
     return "toy" if draft.source.kind == "toy" else "torch"
-
-
-def _speculation(spec: SpeculationReport) -> dict[str, Any]:
-    return {
-        "mode": spec.mode,
-        "rule": spec.rule,
-        "lossless": spec.lossless,
-        "steps": spec.steps,
-        "plain_steps": spec.plain_steps,
-        "drafted": spec.drafted,
-        "verified": spec.verified,
-        "accepted": spec.accepted,
-        "accepted_at": list(spec.accepted_at),
-        "acceptance_length": spec.acceptance_length,
-        "coverage": spec.coverage,
-        "by_drafter": {name: asdict(counts) for name, counts in spec.by_drafter.items()},
-        "draft_ms": spec.draft_ms,
-        "verify_ms": spec.verify_ms,
-        "other_ms": spec.other_ms,
-        "wasted_ms": spec.wasted_ms,
-        "saved_ms": spec.saved_ms,
-        "reasons": _reasons(spec),
-        "trace": [list(step) for step in spec.trace],
-    }
-
-
-def _reasons(spec: SpeculationReport) -> dict[str, int]:
-    return {str(code): count for code, count in spec.reasons.items() if count}

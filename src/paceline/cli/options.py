@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from paceline.core.types import Mode, SamplingParams, SpeculationParams
+from paceline.core.types import GrammarSpec, Mode, SamplingParams, SpeculationParams
 from paceline.errors import OptionError, RequestError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Text = str | None
 
 
-def _option(name: str, help: str, metavar: str | None = None) -> Any:
+def option(name: str, help: str, metavar: str | None = None) -> Any:
     return typer.Option(name, help=help, metavar=metavar, show_default=False)
 
 
@@ -28,36 +28,36 @@ def _option(name: str, help: str, metavar: str | None = None) -> Any:
 class ModelFlags:
     """Which model, and how it runs. Numbers are texts here: `settle` reads them, with our own messages."""
 
-    model: Annotated[str, _option("--model", "Hub id, directory, .gguf file, demo or toy:NAME.", "MODEL")]
-    draft: Annotated[Text, _option("--draft", "A small model of the same family that drafts.", "MODEL")] = None
+    model: Annotated[str, option("--model", "Hub id, directory, .gguf file, demo or toy:NAME.", "MODEL")]
+    draft: Annotated[Text, option("--draft", "A small model of the same family that drafts.", "MODEL")] = None
     drafters: Annotated[
-        Text, _option("--drafters", "Names with commas between (lookup,model), auto [default] or none.", "NAMES")
+        Text, option("--drafters", "Names with commas between (lookup,model), auto [default] or none.", "NAMES")
     ] = None
     heads: Annotated[
-        Text, _option("--heads", "Directory of draft heads (EAGLE-3, Medusa) that were trained for the model.", "DIR")
+        Text, option("--heads", "Directory of draft heads (EAGLE-3, Medusa) that were trained for the model.", "DIR")
     ] = None
-    max_draft: Annotated[Text, _option("--max-draft", "Most drafted tokens a step, 0 to 64.", "N")] = None
-    runner: Annotated[Text, _option("--runner", "auto [default], openvino or torch.", "NAME")] = None
+    max_draft: Annotated[Text, option("--max-draft", "Most drafted tokens a step, 0 to 64.", "N")] = None
+    runner: Annotated[Text, option("--runner", "auto [default], openvino or torch.", "NAME")] = None
     weights: Annotated[
-        Text, _option("--weights", "int4, int8, bf16 or fp32 [default: int8 for small models, else int4].", "FORM")
+        Text, option("--weights", "int4, int8, bf16 or fp32 [default: int8 for small models, else int4].", "FORM")
     ] = None
     head_weights: Annotated[
         Text,
-        _option("--head-weights", "int4 or int8, of the matrix that answers [default: as --weights].", "FORM"),
+        option("--head-weights", "int4 or int8, of the matrix that answers [default: as --weights].", "FORM"),
     ] = None
-    kv: Annotated[Text, _option("--kv", "f16 [default], or u8: keys and values in about half of it.", "FORM")] = None
+    kv: Annotated[Text, option("--kv", "f16 [default], or u8: keys and values in about half of it.", "FORM")] = None
     draft_weights: Annotated[
-        Text, _option("--draft-weights", "The same for the draft model [default: int4] and for heads [int8].", "FORM")
+        Text, option("--draft-weights", "The same for the draft model [default: int4] and for heads [int8].", "FORM")
     ] = None
     numerics: Annotated[
         Text,
-        _option("--numerics", "invariant [default]: the same text to the last bit with and without drafts; fast.", "X"),
+        option("--numerics", "invariant [default]: the same text to the last bit with and without drafts; fast.", "X"),
     ] = None
     context: Annotated[
-        Text, _option("--context", "Most tokens, prompt and answer [default: the model's, up to 8192].", "N")
+        Text, option("--context", "Most tokens, prompt and answer [default: the model's, up to 8192].", "N")
     ] = None
-    device: Annotated[Text, _option("--device", "Of the torch runner: cpu [default], cuda.", "NAME")] = None
-    debug: Annotated[bool, _option("--debug", "Show tracebacks and warnings.")] = False
+    device: Annotated[Text, option("--device", "Of the torch runner: cpu [default], cuda.", "NAME")] = None
+    debug: Annotated[bool, option("--debug", "Show tracebacks and warnings.")] = False
 
     def options(self, sequences: int | None = 1) -> Options:
         """Return the engine's options.
@@ -67,6 +67,15 @@ class ModelFlags:
         """
         from paceline.engine.options import Options
 
+        batch: dict[str, Any] = {} if sequences is None else {"sequences": sequences}
+        return Options(self.model, speculate=self.speculates, **self.asked(), **batch)
+
+    def asked(self) -> dict[str, Any]:
+        """Return what was given, by the names of the engine's options.
+
+        Raises:
+            OptionError: see `options`.
+        """
         named = self.drafter_names()
         for option, given, drafter in (("draft", self.draft, "model"), ("heads", self.heads, "heads")):
             if given is not None and named is not None and drafter not in named and self.speculates:
@@ -86,11 +95,9 @@ class ModelFlags:
             "draft_weights": self.draft_weights,
             "numerics": self.numerics,
             "context": whole("context", self.context),
-            "sequences": sequences,
             "device": self.device,
         }
-        asked = {name: value for name, value in options.items() if value is not None}
-        return Options(self.model, speculate=self.speculates, **asked)
+        return {name: value for name, value in options.items() if value is not None}
 
     @property
     def drafts(self) -> bool:
@@ -114,21 +121,24 @@ class Flags(ModelFlags):
     """What `generate` and `chat` share."""
 
     rule: Annotated[
-        Text, _option("--rule", "coupled [default], ratio, block, or typical, which changes the text.", "NAME")
+        Text, option("--rule", "coupled [default], ratio, block, or typical, which changes the text.", "NAME")
     ] = None
-    no_speculation: Annotated[bool, _option("--no-speculation", "Decode plainly.")] = False
-    max_tokens: Annotated[Text, _option("--max-tokens", "Most tokens of an answer [default: 256].", "N")] = None
-    temperature: Annotated[Text, _option("--temperature", "0 [default] takes the most probable token.", "X")] = None
-    top_p: Annotated[Text, _option("--top-p", "Keep the most probable tokens up to this mass.", "X")] = None
-    top_k: Annotated[Text, _option("--top-k", "Keep this many of the most probable tokens.", "N")] = None
-    min_p: Annotated[Text, _option("--min-p", "Drop tokens below this share of the most probable one.", "X")] = None
-    seed: Annotated[Text, _option("--seed", "The same seed gives the same text [default: drawn].", "N")] = None
-    stop: Annotated[list[str] | None, _option("--stop", "End before this text; may be given again.", "TEXT")] = None
-    system: Annotated[Text, _option("--system", "What the model is told before the conversation.", "TEXT")] = None
-    raw: Annotated[bool, _option("--raw", "Continue the text as it is: no chat template.")] = False
-    prediction: Annotated[Text, _option("--prediction", "Text that an answer may repeat.", "FILE")] = None
-    show_draft: Annotated[bool, _option("--show-draft", "Colour tokens by the drafter that guessed them.")] = False
-    json: Annotated[bool, _option("--json", "Print one JSON object instead of the text.")] = False
+    no_speculation: Annotated[bool, option("--no-speculation", "Decode plainly.")] = False
+    max_tokens: Annotated[Text, option("--max-tokens", "Most tokens of an answer [default: 256].", "N")] = None
+    temperature: Annotated[Text, option("--temperature", "0 [default] takes the most probable token.", "X")] = None
+    top_p: Annotated[Text, option("--top-p", "Keep the most probable tokens up to this mass.", "X")] = None
+    top_k: Annotated[Text, option("--top-k", "Keep this many of the most probable tokens.", "N")] = None
+    min_p: Annotated[Text, option("--min-p", "Drop tokens below this share of the most probable one.", "X")] = None
+    seed: Annotated[Text, option("--seed", "The same seed gives the same text [default: drawn].", "N")] = None
+    stop: Annotated[list[str] | None, option("--stop", "End before this text; may be given again.", "TEXT")] = None
+    system: Annotated[Text, option("--system", "What the model is told before the conversation.", "TEXT")] = None
+    raw: Annotated[bool, option("--raw", "Continue the text as it is: no chat template.")] = False
+    prediction: Annotated[Text, option("--prediction", "Text that an answer may repeat.", "FILE")] = None
+    json_schema: Annotated[Text, option("--json-schema", "Answer in JSON that fits this schema.", "FILE")] = None
+    regex: Annotated[Text, option("--regex", "Answer in a text that this expression matches.", "PATTERN")] = None
+    grammar: Annotated[Text, option("--grammar", "Answer in a text of this Lark grammar.", "FILE")] = None
+    show_draft: Annotated[bool, option("--show-draft", "Colour tokens by the drafter that guessed them.")] = False
+    json: Annotated[bool, option("--json", "Print one JSON object instead of the text.")] = False
 
     @property
     def speculates(self) -> bool:
@@ -158,13 +168,24 @@ class Flags(ModelFlags):
                 f"prediction is {path!r} and drafters is {self.drafters!r}, which does not use it; "
                 "add 'prediction' to --drafters or leave --prediction out"
             )
-        try:
-            data = Path(path).read_bytes()
-        except OSError as error:
-            raise RequestError(f"prediction {path!r} cannot be read ({error.strerror}); give a text file") from None
-        if not data:
-            raise RequestError(f"prediction {path!r} is empty; give a text file, or leave --prediction out")
-        return decode(data, f"prediction {path!r}")
+        return read("prediction", path)
+
+    def form(self) -> GrammarSpec | None:
+        """Return what answers must look like, if anything was said of it.
+
+        Raises:
+            OptionError: there is more than one grammar, or an empty one.
+            RequestError: the file cannot be read, is empty or is not UTF-8.
+        """
+        given = {"json-schema": self.json_schema, "regex": self.regex, "grammar": self.grammar}
+        asked = {name: text for name, text in given.items() if text is not None}
+        if len(asked) > 1:
+            raise OptionError(f"there are {' and '.join(f'--{name}' for name in asked)}; give one of them")
+        if self.json_schema is not None:
+            return GrammarSpec("json_schema", read("json-schema", self.json_schema))
+        if self.grammar is not None:
+            return GrammarSpec("lark", read("grammar", self.grammar))
+        return GrammarSpec("regex", self.regex) if self.regex is not None else None
 
     def sampling(self) -> SamplingParams:
         given: dict[str, Any] = {
@@ -182,6 +203,21 @@ class Flags(ModelFlags):
         mode: Mode = "auto" if self.speculates else "off"
         rule: Any = self.rule or "coupled"
         return SpeculationParams(mode=mode, max_draft=whole("max_draft", self.max_draft), rule=rule)
+
+
+def read(option: str, path: str) -> str:
+    """Return the text of a file that an option names.
+
+    Raises:
+        RequestError: it cannot be read, is empty or is not UTF-8.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise RequestError(f"{option} {path!r} cannot be read ({error.strerror}); give a text file") from None
+    if not data:
+        raise RequestError(f"{option} {path!r} is empty; give a text file, or leave --{option} out")
+    return decode(data, f"{option} {path!r}")
 
 
 def whole(name: str, text: str | None) -> int | None:

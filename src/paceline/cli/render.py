@@ -104,7 +104,12 @@ class Printer:
             self.end()
 
     def _safe(self, text: str) -> str:
-        return text.translate(_VISIBLE) if self._is_terminal else text
+        return visible(text) if self._is_terminal else text
+
+
+def visible(text: str) -> str:
+    """Return a text in which no character steers the terminal."""
+    return text.translate(_VISIBLE)
 
 
 def can_colour(out: TextIO | None = None) -> bool:

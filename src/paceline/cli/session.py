@@ -15,7 +15,7 @@ from paceline.cli.answer import answer, heard
 from paceline.cli.options import Flags
 from paceline.cli.progress import Shown
 from paceline.cli.render import Attribution, Colours, Printer, can_colour, note
-from paceline.core.types import Completion, Event, SamplingParams, SpeculationParams
+from paceline.core.types import Completion, Event, GrammarSpec, SamplingParams, SpeculationParams
 from paceline.engine.build import choose
 from paceline.engine.llm import LLM, Prompt
 from paceline.errors import PacelineError
@@ -52,6 +52,7 @@ class Session:
     flags: Flags
     sampling: SamplingParams
     speculation: SpeculationParams
+    grammar: GrammarSpec | None
     load_s: float
 
     @classmethod
@@ -63,12 +64,13 @@ class Session:
         """
         flags.check()
         sampling, speculation, options = flags.sampling(), flags.speculation(), flags.options()
+        grammar = flags.form()
         start = time.perf_counter()
         with Shown() as progress:
             chosen = choose(options, progress)
             progress(f"loading {options.model}", 0, 1)
             llm = LLM.from_chosen(chosen, progress)
-        return cls(llm, flags, sampling, speculation, time.perf_counter() - start)
+        return cls(llm, flags, sampling, speculation, grammar, time.perf_counter() - start)
 
     def respond(self, prompt: Prompt, prediction: str | None = None) -> Completion:
         """Answer on stdout, and account for it.
@@ -79,7 +81,7 @@ class Session:
         Raises:
             PacelineError: the request cannot be served, or failed.
         """
-        request = self.llm.request(prompt, self.sampling, self.speculation, prediction)
+        request = self.llm.request(prompt, self.sampling, self.speculation, prediction, grammar=self.grammar)
         printer = None if self.flags.json else self._printer(request.prompt)
         with Shown() as progress, heard() as interrupt:
             display = Display(progress, printer, self.sampling.max_tokens)

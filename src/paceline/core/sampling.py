@@ -1,13 +1,15 @@
 """From the logits of one row to the law that plain decoding would draw from there.
 
 Pure: everything a rule needs, the history of its path included, is an argument, so a row of a draft is shaped
-exactly as plain decoding would shape it (research order: penalties, bias, bans, temperature, top-k, top-p, min-p).
+exactly as plain decoding would shape it (research order: penalties, bias, grammar, bans, temperature, top-k, top-p,
+min-p).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,20 @@ _WIDE = 32_768
 _ROUNDING = 1e-9
 
 
+class Mask(Protocol):
+    """What a grammar allows of one text."""
+
+    def allowed(self, output: Sequence[int]) -> NDArray[np.bool_]:
+        """Return [vocabulary], which tokens may follow the output; at least one may. A pure function of the output.
+
+        Raises:
+            RequestError: that cannot be told within the grammar's limits.
+        """
+
+    def forced(self, output: Sequence[int], most: int) -> list[int]:
+        """Return up to `most` tokens that spell what must follow the output. A guess: others may spell it as well."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shaping:
     """What is fixed for a request: its parameters and the tokens they name."""
@@ -33,6 +49,7 @@ class Shaping:
     ending: Collection[int] = ()
     """End-of-sequence and stop tokens, banned before `min_tokens`."""
     bad: tuple[tuple[int, ...], ...] = ()
+    grammar: Mask | None = None
 
     @property
     def touches_logits(self) -> bool:
@@ -45,6 +62,7 @@ class Shaping:
             or p.logit_bias
             or self.bad
             or p.min_tokens
+            or self.grammar is not None
         )
 
 
@@ -155,7 +173,7 @@ def _all_of(law: Law) -> Near:
 
 
 def shape(logits: Logits, shaping: Shaping, output: Sequence[int]) -> Logits:
-    """Return the logits after penalties, bias and bans; the argument is left as it is."""
+    """Return the logits after penalties, bias, grammar and bans; the argument is left as it is."""
     params, shaped = shaping.params, np.array(logits, np.float32)
     if params.repetition_penalty != 1:
         seen = np.unique(np.array([*shaping.prompt, *output], np.int64))
@@ -166,10 +184,21 @@ def shape(logits: Logits, shaping: Shaping, output: Sequence[int]) -> Logits:
         shaped[used] -= (params.presence_penalty + params.frequency_penalty * counts).astype(np.float32)
     for token, bias in params.logit_bias.items():
         shaped[token] += max(bias, -LARGEST)  # -inf on every token would leave no law
+    if shaping.grammar is not None:
+        shaped = masked(shaped, shaping.grammar.allowed(output))
     banned = _banned(shaping, output)
     if banned and np.isfinite(np.delete(shaped, banned)).any():
         shaped[banned] = -np.inf
     return shaped
+
+
+def masked(logits: Logits, allowed: NDArray[np.bool_]) -> Logits:
+    """Return the logits of the allowed tokens, -inf for all others; where the model has none of them, all are equal."""
+    found = np.full(len(logits), -np.inf, np.float32)
+    np.copyto(found, logits, where=allowed)
+    if found.max() == -np.inf:
+        found[allowed] = 0.0
+    return found
 
 
 def _banned(shaping: Shaping, output: Sequence[int]) -> list[int]:

@@ -12,9 +12,11 @@ from paceline.errors import OptionError
 Rule = Literal["coupled", "ratio", "block", "typical"]
 Mode = Literal["auto", "off", "always"]
 FinishReason = Literal["stop", "length", "error", "abort"]
+GrammarKind = Literal["json_object", "json_schema", "regex", "lark"]
 
 RULES: tuple[Rule, ...] = ("coupled", "ratio", "block", "typical")
 MODES: tuple[Mode, ...] = ("auto", "off", "always")
+GRAMMARS: tuple[GrammarKind, ...] = ("json_object", "json_schema", "regex", "lark")
 _LOWEST_FIRST: tuple[Mode, ...] = ("off", "auto", "always")
 ALWAYS = 4
 """Drafted tokens a step of a request that speculates always and does not say how many."""
@@ -34,7 +36,7 @@ class SamplingParams:
     """How the target's law is shaped and when a request ends.
 
     Order of application to the logits of a row, with the history of its path: repetition, presence and frequency
-    penalties; logit bias; bad words; min tokens; temperature; top-k; top-p; min-p.
+    penalties; logit bias; the grammar; bad words; min tokens; temperature; top-k; top-p; min-p.
     """
 
     max_tokens: int = 256
@@ -54,7 +56,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     min_tokens: int = 0
-    """End-of-sequence and stop tokens cannot be drawn before this many tokens."""
+    """End-of-sequence and stop tokens cannot be drawn before this many tokens, unless a grammar allows nothing else."""
     repetition_penalty: float = 1.0
     """Above 1 makes tokens of prompt and output less likely (CTRL, 1909.05858 §4.1)."""
     presence_penalty: float = 0.0
@@ -62,7 +64,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Added to a token's logit; -inf bans it, unless no other token is left."""
     bad_words: tuple[str, ...] = ()
-    """Strings whose token sequences are never completed."""
+    """Strings whose token sequences are never completed, unless no other token is left."""
     logprobs: int | None = None
     """Report the log-probability of each token and of this many most probable ones (0–20), before any shaping."""
 
@@ -97,6 +99,8 @@ class SpeculationParams:
     drafters: tuple[str, ...] | None = None
     """Names of the engine's drafters to use; None uses all."""
     rule: Rule = "coupled"
+    show_rejected: bool = False
+    """Whether events name the drafted tokens that were verified in vain."""
 
     def __post_init__(self) -> None:
         _require(self.mode in MODES, "speculation mode", self.mode, ", ".join(MODES))
@@ -130,6 +134,21 @@ class SpeculationParams:
 
 
 @dataclass(frozen=True, slots=True)
+class GrammarSpec:
+    """What an answer must look like: any JSON object, JSON of a schema, or text of a regular or Lark grammar."""
+
+    kind: GrammarKind
+    text: str = ""
+    """The schema, expression or grammar; empty for `json_object`."""
+
+    def __post_init__(self) -> None:
+        _require(self.kind in GRAMMARS, "grammar kind", self.kind, ", ".join(GRAMMARS))
+        size = f"{len(self.text)} characters"
+        _require(not self.text or self.kind != "json_object", "the text of a json_object grammar", size, "none")
+        _require(bool(self.text) or self.kind == "json_object", f"the text of a {self.kind} grammar", size, "1 or more")
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """A prompt in tokens, and what to do with it."""
 
@@ -142,6 +161,8 @@ class Request:
     """Tokens that the answer may repeat, in part or whole; they change no text, only how soon it is there."""
     tenant: str = ""
     """Whose request it is: what one tenant's requests have said drafts for no other's, unless the engine shares it."""
+    grammar: GrammarSpec | None = None
+    """What the answer must look like; see `LLM.request`, which refuses one that cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +253,8 @@ class Event:
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
     error: str | None = None
+    rejected: tuple[tuple[int, str, int], ...] = ()
+    """(token, drafter, depth) of verified tokens that were not accepted, where the request asked for them."""
 
 
 @dataclass(frozen=True, slots=True)

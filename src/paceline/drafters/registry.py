@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.drafters.base import Drafter
+from paceline.drafters.grammar import Forced
 from paceline.drafters.heads import DraftHeads, drafter
 from paceline.drafters.history import History
 from paceline.drafters.lookup import Lookup
@@ -56,6 +57,10 @@ class Surroundings:
 Factory = Callable[[Surroundings], Drafter]
 
 
+def _grammar(given: Surroundings) -> Drafter:
+    return Forced()
+
+
 def _lookup(given: Surroundings) -> Drafter:
     return Lookup()
 
@@ -86,6 +91,7 @@ def _heads(given: Surroundings) -> Drafter:
 
 
 BUILT_IN: dict[str, Factory] = {
+    "grammar": _grammar,
     "prediction": _prediction,
     "suffix": _suffix,
     "lookup": _lookup,

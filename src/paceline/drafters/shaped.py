@@ -83,4 +83,6 @@ class Head:
         # Penalties and bans name tokens of the whole vocabulary; what the head has none of only costs time after that.
         whole = np.full(self._size, -np.inf, np.float32)
         whole[self.ids] = self.named(logits)
-        return self.ids, shape(whole, shaping, output)[self.ids]
+        found = shape(whole, shaping, output)[self.ids]
+        # A grammar may leave nothing that the head can say; what it then says is dropped or rejected.
+        return self.ids, found if found.max() > -np.inf else self.named(logits)

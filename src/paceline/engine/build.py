@@ -156,6 +156,9 @@ def build(chosen: Chosen, progress: Progress = cache.silent) -> Engine:
     surroundings = Surroundings(
         runner.info, draft, governor.least_survival, options.share_history, target.tokenizer, beside
     )
+    from paceline.models.grammar import Grammars  # its library is not needed before
+
+    grammars = Grammars(target.tokenizer, runner.info.vocab_size, target.eos_ids)
     desk = DraftDesk(registry.make(chosen.drafters, surroundings), runner.info)
     memory.trim()
     return Engine(
@@ -169,6 +172,7 @@ def build(chosen: Chosen, progress: Progress = cache.silent) -> Engine:
         context=context,
         taps=chosen.taps,
         spoken=spoken,
+        grammars=grammars,
     )
 
 

@@ -9,10 +9,12 @@ from operator import index
 
 from paceline.core import tree
 from paceline.core.law import Law
+from paceline.core.sampling import Mask
 from paceline.core.tree import EMPTY, Draft
 from paceline.core.types import ROOT
 from paceline.drafters.base import Drafter, Seen
 from paceline.engine.sequence import LiveSequence
+from paceline.errors import RequestError
 from paceline.governor.base import Limit, Reason
 from paceline.runners.base import RunnerInfo
 
@@ -136,7 +138,19 @@ class DraftDesk:
             clean, flawed = EMPTY, True
         if flawed:
             seq.tally.note(Reason.DRAFT_INVALID)
-        return tree.best_chain(clean) if clean.is_sampled else clean
+        return tree.best_chain(clean) if clean.is_sampled else self._allowed(clean, seq)
+
+    def _allowed(self, draft: Draft, seq: LiveSequence) -> Draft:
+        """Drop what the sequence's grammar forbids: a row for it would be wasted."""
+        if (grammar := seq.shaping.grammar) is None:
+            return draft
+        try:
+            kept = allowed(draft, grammar, seq.output)
+        except RequestError:  # if the text gets there, the walk will say so
+            kept = EMPTY
+        if len(kept) != len(draft):
+            seq.tally.note(Reason.GRAMMAR)
+        return kept
 
 
 def mixed(draft: Draft, more: Draft) -> Draft:
@@ -178,6 +192,20 @@ def clean_draft(draft: Draft, vocab_size: int, most: int) -> Draft:
             kept.append(node)
         if len(kept) == most:
             break
+    return draft if len(kept) == len(draft) else tree.select(draft, kept)
+
+
+def allowed(draft: Draft, grammar: Mask, output: Sequence[int]) -> Draft:
+    """Return the nodes that a grammar allows after an output.
+
+    Of a sampled draft nothing may be dropped for what was drawn; the target gives such a token no chance, and the rule
+    rejects it as the law wants.
+    """
+    paths: dict[int, tuple[int, ...]] = {ROOT: ()}
+    for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
+        if parent in paths and grammar.allowed([*output, *paths[parent]])[token]:
+            paths[node] = (*paths[parent], token)
+    kept = paths.keys() - {ROOT}
     return draft if len(kept) == len(draft) else tree.select(draft, kept)
 
 

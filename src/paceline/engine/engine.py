@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from paceline.core import tree
 from paceline.core.rows import Row
 from paceline.core.sampling import RowChoice
 from paceline.core.tree import EMPTY, Draft
-from paceline.core.types import RULES, Completion, Event, Request, SpeculationParams, SpeculationReport
+from paceline.core.types import RULES, Completion, Event, GrammarSpec, Request, SpeculationParams, SpeculationReport
 from paceline.core.verify import verify
 from paceline.drafters.base import Seen
 from paceline.engine.drafting import DraftDesk
@@ -28,6 +29,9 @@ from paceline.governor.alarms import Alarm, Alarms
 from paceline.governor.base import Governor, Outcome, Reason, StepReport
 from paceline.runners.base import Output, Runner, Span, Want
 from paceline.runners.kv import Pool
+
+if TYPE_CHECKING:
+    from paceline.models.grammar import Grammars
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +63,7 @@ class Engine:
         taps: layers whose hidden states the drafters want to see.
         text: makes the text stream of a request.
         spoken: counts the tokens of requests that have ended.
+        grammars: what requests may ask for; None where that is none.
     """
 
     def __init__(
@@ -74,9 +79,10 @@ class Engine:
         taps: Sequence[int] = (),
         clock: Callable[[], float] = time.perf_counter,
         spoken: Spoken | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self.target, self.pool, self.scheduler, self.desk, self.governor = target, pool, scheduler, desk, governor
-        self.spoken = spoken
+        self.spoken, self._grammars = spoken, grammars
         self._text, self._eos, self._clock = text, frozenset(eos_ids), clock
         self._taps = tuple(taps)
         self.context = min(context or target.info.context, target.info.context)
@@ -89,6 +95,8 @@ class Engine:
         self._ended = Tally()
         """Of all requests that have ended."""
         self._loosest = 0
+        self.watch: Callable[[StepReport], None] | None = None
+        """Called at the end of each step that decoded, or read prompts."""
         self._governing_s = 0.0
         """What the governor took after the end of the last step: the next one bears it."""
 
@@ -102,9 +110,9 @@ class Engine:
 
         Raises:
             RequestError: its prompt is empty, names tokens that do not exist, or leaves no room in the context or
-                in the KV pool.
+                in the KV pool; or its grammar cannot be used.
         """
-        self._check(request)
+        self.check(request)
         given = request.sampling
         seq = LiveSequence(
             id=self._next_id,
@@ -113,6 +121,7 @@ class Engine:
             ending=frozenset(given.stop_token_ids) | (frozenset() if given.ignore_eos else self._eos),
             context=self.context,
             tree_context=self.target.info.tree_context,
+            grammar=self._grammars.matcher(request.grammar) if self._grammars and request.grammar else None,
             text=self._text(request),
             clock=Clocked(self._clock()),
         )
@@ -318,6 +327,8 @@ class Engine:
             tally.other_s += step.other_s / n
             tally.saved_s += share.saved_s
             tally.wasted_s += share.wasted_s
+        if self.watch is not None:
+            self.watch(step)
 
     def _release_finished(self) -> None:
         for seq in [s for s in self._live.values() if s.finish_reason]:
@@ -332,7 +343,8 @@ class Engine:
         self._ended.merge(seq.tally)
         self._finished[seq.id] = seq.completion()
 
-    def _check(self, request: Request) -> None:
+    def check(self, request: Request) -> None:
+        """Raise RequestError for what `add` would not take; any thread may ask."""
         prompt, sampling, vocab = request.prompt, request.sampling, self.target.info.vocab_size
         if not prompt:
             raise RequestError("the prompt is empty; give at least one token of text")
@@ -358,6 +370,15 @@ class Engine:
                 f"prompt and max_tokens need {needed} KV blocks and the pool has {self.pool.num_blocks}; "
                 "lower max_tokens or raise the context"
             )
+        if request.grammar is not None:
+            self._check_grammar(request.grammar, sampling.ignore_eos)
+
+    def _check_grammar(self, grammar: GrammarSpec, ignore_eos: bool) -> None:
+        if self._grammars is None:
+            raise RequestError(f"there is a grammar ({grammar.kind}) and this engine takes none; leave it out")
+        if ignore_eos:
+            raise RequestError("there is a grammar, which end-of-sequence completes, and ignore_eos; leave one out")
+        self._grammars.check(grammar)
 
 
 class _Dealer:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from paceline.core.types import Completion, Event, Request, SamplingParams, SpeculationParams
+from paceline.core.types import Completion, Event, GrammarSpec, Request, SamplingParams, SpeculationParams
 from paceline.drafters.prediction import Prediction
 from paceline.engine.build import Chosen, build, choose
 from paceline.engine.engine import Engine
@@ -74,6 +74,7 @@ class LLM:
         speculation: SpeculationParams = AUTO,
         prediction: Prompt | None = None,
         tenant: str = "",
+        grammar: GrammarSpec | None = None,
     ) -> list[Completion]:
         """Complete prompts, many at a time; the completions come in the order of the prompts.
 
@@ -81,12 +82,13 @@ class LLM:
             prediction: what the answers may repeat, in part or whole: a file that is to be edited, say. It changes no
                 text, only how soon it is there.
             tenant: whose requests these are; what they say drafts for no other tenant's.
+            grammar: what the answers must look like. One that `max_tokens` cuts off is the beginning of such a text.
 
         Raises:
-            RequestError: a prompt cannot be served, or the prediction not be used; none is then run.
+            RequestError: a prompt cannot be served, or the prediction or grammar not be used; none is then run.
         """
-        requests = [self.request(prompt, sampling, speculation, prediction, tenant) for prompt in _listed(prompts)]
-        return self.run(requests)
+        given = (sampling, speculation, prediction, tenant, grammar)
+        return self.run([self.request(prompt, *given) for prompt in _listed(prompts)])
 
     def chat(
         self,
@@ -95,10 +97,11 @@ class LLM:
         speculation: SpeculationParams = AUTO,
         prediction: Prompt | None = None,
         tenant: str = "",
+        grammar: GrammarSpec | None = None,
     ) -> Completion:
         """Answer a conversation: messages with "role" and "content"."""
         prompt = self.chat_prompt(messages)
-        return self.run([self.request(prompt, sampling, speculation, prediction, tenant)])[0]
+        return self.run([self.request(prompt, sampling, speculation, prediction, tenant, grammar)])[0]
 
     def stream(
         self,
@@ -107,9 +110,10 @@ class LLM:
         speculation: SpeculationParams = AUTO,
         prediction: Prompt | None = None,
         tenant: str = "",
+        grammar: GrammarSpec | None = None,
     ) -> Stream:
         """Complete one prompt as it comes; closing the stream early aborts the request."""
-        return Stream(self._inbox, self.request(prompt, sampling, speculation, prediction, tenant))
+        return Stream(self._inbox, self.request(prompt, sampling, speculation, prediction, tenant, grammar))
 
     def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return the tokens of a conversation, up to where the answer begins."""
@@ -122,16 +126,21 @@ class LLM:
         speculation: SpeculationParams,
         prediction: Prompt | None = None,
         tenant: str = "",
+        grammar: GrammarSpec | None = None,
     ) -> Request:
         """Return a request in tokens; special tokens that the text of a prompt spells count, a prediction's do not.
 
         Raises:
-            RequestError: a text cannot be encoded, or the prediction not be used.
+            RequestError: a text cannot be encoded, or the prediction or grammar not be used.
         """
         ids = self.tokenizer.encode(prompt, add_special=True, allow_special=True) if isinstance(prompt, str) else prompt
         bad = tuple(tuple(self.tokenizer.encode(start + word)) for word in sampling.bad_words for start in ("", " "))
         expected = () if prediction is None else self._expected(prediction, speculation)
-        return Request(tuple(ids), sampling, speculation, tuple(dict.fromkeys(b for b in bad if b)), expected, tenant)
+        bad = tuple(dict.fromkeys(b for b in bad if b))
+        request = Request(tuple(ids), sampling, speculation, bad, expected, tenant, grammar)
+        if grammar is not None:
+            self.engine.check(request)
+        return request
 
     def _expected(self, prediction: Prompt, speculation: SpeculationParams) -> tuple[int, ...]:
         """Return the tokens of a prediction; one that nobody would read is refused, for it was meant to help."""
@@ -169,13 +178,17 @@ class LLM:
                 event = self._inbox.take(running)
                 if event.finish_reason:
                     done[event.request_id] = self._inbox.close(event.request_id)
-            self._keeper.rest()
+            self.rest()
             return [done[i] for i in ids]
         except BaseException:
             for request_id in ids:
                 if request_id not in done:
                     self._inbox.close(request_id)
             raise
+
+    def rest(self) -> None:
+        """Use a moment in which nothing runs to write down what was learnt; for who steps the engine on their own."""
+        self._keeper.rest()
 
     @property
     def plain_tokens_per_s(self) -> float | None:

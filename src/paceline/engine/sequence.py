@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from paceline.core import tree
 from paceline.core.rows import Row
-from paceline.core.sampling import Shaping, logprob
+from paceline.core.sampling import Mask, Shaping, logprob
 from paceline.core.tree import Draft
 from paceline.core.types import (
     ROOT,
@@ -67,6 +68,8 @@ class LiveSequence:
     clock: Clocked
     tree_context: int | None = None
     """See `RunnerInfo`."""
+    grammar: Mask | None = None
+    """What the request's grammar allows."""
     tokens: list[int] = field(default_factory=list)
     slot: Slot | None = None
     sources: list[str | None] = field(default_factory=list)
@@ -85,9 +88,8 @@ class LiveSequence:
         self.tokens = list(self.request.prompt)
         self.speculation = self.request.speculation
         self.noise = Randomness(self.seed)
-        self.shaping = Shaping(
-            self.request.sampling, self.request.prompt, tuple(sorted(self.ending)), self.request.bad_token_ids
-        )
+        ending, bad = tuple(sorted(self.ending)), self.request.bad_token_ids
+        self.shaping = Shaping(self.request.sampling, self.request.prompt, ending, bad, self.grammar)
 
     @property
     def prompt_len(self) -> int:
@@ -181,6 +183,7 @@ class LiveSequence:
             tuple(self.sources[-count:]),
             logprobs,
             self.finish_reason,
+            rejected=_rejected(draft, verdict, count) if self.speculation.show_rejected else (),
         )
 
     def retract(self, length: int) -> None:
@@ -223,3 +226,14 @@ class LiveSequence:
         elif self.remaining <= 0:
             self.finish_reason = "length"
         return piece
+
+
+def _rejected(draft: Draft, verdict: Verdict, committed: int) -> tuple[tuple[int, str, int], ...]:
+    """Return (token, drafter, depth) of nodes that the target did not take; past a stop there are none."""
+    accepted, taken = committed - 1, set(verdict.path)
+    deepest = accepted if accepted < len(verdict.path) else len(draft)
+    return tuple(
+        (draft.tokens[node], draft.source[node], depth)
+        for node, depth in enumerate(tree.depths(draft.parents))
+        if node not in taken and depth <= deepest
+    )

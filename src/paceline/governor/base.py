@@ -31,6 +31,8 @@ class Reason(StrEnum):
     """A drafter returned what cannot be verified; that part was dropped."""
     DRAFTER_FAILED = "drafter_failed"
     """A drafter raised; it is off for the rest of the sequence."""
+    GRAMMAR = "grammar"
+    """The request's grammar forbids a part of what was guessed; that part was dropped."""
 
 
 class Drafting(Protocol):
