@@ -33,7 +33,7 @@ def main() -> None:
     auto = choose(Options(given.model, draft=given.draft, drafters=given.drafters)).drafters
     names = auto if given.drafters else tuple(dict.fromkeys((*auto, *EXTRA)))
     runs = Modes(load(given, drafters=names), sampling(given))
-    singles = [name for name in names if name != "prediction"]
+    singles = [name for name in names if name not in ("grammar", "prediction")]
     used = [*map(Mode.parse, singles), Mode(MIXED, SpeculationParams(drafters=auto))]
     runs.warm_up([PLAIN, *used])
     result = summarise(decode(runs, prompts, used), singles) | {"provenance": provenance()}

@@ -47,7 +47,7 @@ def test_the_same_as_json(run):
     assert model.items() <= found["model"].items()
     assert found["draft_model"]["id"] == "toy:llama-draft"
     assert found["vocabulary"]["kind"] == "native"
-    assert found["drafters"]["used"] == ["prediction", "suffix", "lookup", "model"]
+    assert found["drafters"]["used"] == ["grammar", "prediction", "suffix", "lookup", "model"]
     assert (found["usable"], found["problems"], found["unknown"]) == (True, [], [])
     sizes = found["memory"]
     names = ("weights", "kv", "draft_weights", "draft_kv", "logits", "remembered", "program")

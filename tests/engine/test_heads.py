@@ -120,7 +120,7 @@ def test_trees_on_the_cpu_change_no_text(config: HeadsConfig, tmp_path: Path) ->
 
 def test_heads_and_the_free_drafters_fill_one_tree(tmp_path: Path) -> None:
     llm = LLM("toy:llama", heads=stored(tmp_path, STEP), max_draft=8)
-    assert llm.chosen.drafters == ("prediction", "suffix", "lookup", "heads")
+    assert llm.chosen.drafters == ("grammar", "prediction", "suffix", "lookup", "heads")
     assert llm.engine.governor.costs.draft("heads", 1) > 0
     found = same_text(llm, drafts=False)
     assert sum(done.speculation.by_drafter["heads"].drafted for done in found if done.speculation.by_drafter)

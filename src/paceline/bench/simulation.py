@@ -14,8 +14,9 @@ from typing import Any
 from paceline.bench.machine import Machine
 from paceline.bench.tracks import WORD, Text
 from paceline.bench.worlds import MODELS, Clock, World, profiled
+from paceline.core.sampling import Shaping
 from paceline.core.tree import EMPTY, Draft
-from paceline.core.types import ROOT, SpeculationParams
+from paceline.core.types import ROOT, SamplingParams, SpeculationParams
 from paceline.engine.drafting import DraftDesk
 from paceline.engine.tally import Tally
 from paceline.governor.account import EPSILON
@@ -37,6 +38,7 @@ class Live:
     tally: Tally = field(default_factory=Tally)
     failed_drafters: set[str] = field(default_factory=set)
     meets_context: bool = False
+    shaping: Shaping = Shaping(SamplingParams())
 
     @property
     def num_tokens(self) -> int:

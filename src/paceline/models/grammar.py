@@ -26,8 +26,8 @@ MOST_BYTES = 65_536
 """Of a grammar's text."""
 MOST_DEPTH = 64
 """Of brackets in a schema: a property's schema lies two deeper than its object's."""
-MOST_PARTS = 1_000
-"""Objects and lists in a schema: compiling takes as long as the square of their number, of so many 70 ms."""
+MOST_PARTS = 300
+"""Objects and lists in a schema: compiling takes as long as the square of their number, of so many some 7 ms."""
 KEPT = 64
 """Compiled grammars that wait for their text, those that were asked for last."""
 _REMEMBERED = 64
@@ -133,7 +133,7 @@ class Matcher:
         eos_ids: Sequence[int],
     ) -> None:
         self._again, self._guessing, self._size, self._eos = again, guessing, size, frozenset(eos_ids)
-        self._place = _Place(matcher, self._eos)
+        self._place = _Place(matcher, again, self._eos)
         self._ahead: _Place | None = None
         """Of the one that guesses, once it was asked."""
         self._left = _PATIENCE
@@ -154,7 +154,7 @@ class Matcher:
     def forced(self, output: Sequence[int], most: int) -> list[int]:
         """Return up to `most` tokens that spell what must follow; a guess, for other tokens may spell it too."""
         if self._ahead is None:
-            self._ahead = _Place(self._guessing(), self._eos)
+            self._ahead = _Place(self._guessing(), self._guessing, self._eos)
         place = self._ahead
         if place.matcher.is_error() or not place.go_to(output):
             return []
@@ -184,7 +184,7 @@ class Matcher:
         """Begin again: what was looked at elsewhere counts against the limits, and must not matter."""
         if self._left > 0:
             self._left -= 1
-            self._place = _Place(self._again(), self._eos)
+            self._place = _Place(self._again(), self._again, self._eos)
 
     def _try(self, output: tuple[int, ...]) -> tuple[bytes, str]:
         """Return the mask, and what is wrong; if anything is, the matcher is of no more use."""
@@ -194,10 +194,14 @@ class Matcher:
 
 
 class _Place:
-    """A matcher of the library, and the tokens behind which it stands."""
+    """A matcher of the library, and the tokens behind which it stands.
 
-    def __init__(self, matcher: LLMatcher, eos: frozenset[int]) -> None:
-        self.matcher, self._eos = matcher, eos
+    It goes forward only. After the library's `rollback`, and even after its `reset`, masks were seen that lack tokens
+    which a new matcher allows, and drafts changed the text. A new one takes a millisecond, and 5 µs a token.
+    """
+
+    def __init__(self, matcher: LLMatcher, again: Callable[[], LLMatcher], eos: frozenset[int]) -> None:
+        self.matcher, self._again, self._eos = matcher, again, eos
         self._tokens: list[int] = []
 
     def go_to(self, output: Sequence[int]) -> bool:
@@ -207,8 +211,8 @@ class _Place:
         while self._tokens[:kept] != given[:kept]:
             kept -= 1
         if kept < len(self._tokens):
-            self.matcher.rollback(len(self._tokens) - kept)
-            del self._tokens[kept:]
+            self.matcher = self._again()
+            self._tokens, kept = [], 0
         # The library does not count an end, and could not take it back.
         ahead = next((i for i in range(kept, len(given)) if given[i] in self._eos), len(given))
         self._tokens += given[kept : kept + self.matcher.try_consume_tokens(given[kept:ahead])]

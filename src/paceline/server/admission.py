@@ -88,9 +88,8 @@ class Line(Generic[T]):
             return None
         lane = min(waiting, key=lambda lane: lane.due)
         self._now = lane.due
-        cost, item = lane.items.popleft()
-        lane.due += cost
-        return item
+        lane.due += lane.items[0][0]
+        return lane.items.popleft()[1]
 
     def remove(self, item: T) -> bool:
         """Take an item out of the line; False where it is not, or no longer, in it."""

@@ -34,9 +34,11 @@ router = APIRouter()
 GONE = "the client has gone"
 _KINDS = {"chat": ("chatcmpl", "chat.completion"), "completions": ("cmpl", "text_completion")}
 """Of each endpoint what its ids begin with, and what its objects are called."""
+_STREAMS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+"""What the OpenAPI document has beside JSON."""
 
 
-@router.post("/v1/chat/completions")
+@router.post("/v1/chat/completions", responses=_STREAMS)
 async def chat_completions(request: Request, body: ChatBody) -> Response:
     hub = hub_of(request)
     caller = hub.keys.caller(request)
@@ -44,7 +46,7 @@ async def chat_completions(request: Request, body: ChatBody) -> Response:
     return await _respond(request, hub, job, "chat", caller.name)
 
 
-@router.post("/v1/completions")
+@router.post("/v1/completions", responses=_STREAMS)
 async def completions(request: Request, body: CompletionBody) -> Response:
     hub = hub_of(request)
     caller = hub.keys.caller(request)

@@ -39,7 +39,14 @@ def create_app(llm: LLM, config: Config) -> FastAPI:
     keys = Keyring.load(config.keys, config.server.keys_file, os.environ, trusting)
     llm.engine.limit(config.speculation)
     hub = _hub(llm, config, keys)
-    app = FastAPI(title="paceline", version=__version__, docs_url=None, redoc_url=None, lifespan=_life)
+    app = FastAPI(
+        title="paceline",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=_life,
+        responses=refusals.RESPONSES,
+    )
     app.state.hub = hub
     refusals.install(app)
     for router in (health.router, api.router, observe.router, admin.router, pages.router):

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 from paceline import __version__
 from paceline.server.hub import hub
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["health"], responses={"5XX": {"description": "It is not so; the status says why"}})
 
 
 @router.get("/health")

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -41,6 +42,24 @@ MOST_TOLD = 3
 """Mistakes of one body that are named; the rest are counted."""
 LONGEST = 500
 """Characters of a message: what was given may be long."""
+
+
+class ErrorObject(BaseModel):
+    message: str
+    type: Kind
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    error: ErrorObject
+
+
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorBody, "description": "What is wrong with the request, or with its key"},
+    "5XX": {"model": ErrorBody, "description": "The server cannot answer at present, or has failed"},
+}
+"""What the OpenAPI document has of all routes."""
 
 
 class Refusal(PacelineError):

@@ -78,6 +78,8 @@ class Part(Strict):
 Parts = Annotated[list[Annotated[Part, BeforeValidator(_text_only)]], Field(fail_fast=True)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(fail_fast=True)]
+Count = Annotated[int, Field(lt=2**31)]
+"""How little one may be is the engine's to say."""
 Biases = Annotated[
     dict[int, float],
     BeforeValidator(_biases),
@@ -131,7 +133,7 @@ class Body(Strict):
     model: str | None = None
     frequency_penalty: float | None = None
     logit_bias: Biases | None = None
-    max_tokens: int | None = None
+    max_tokens: Count | None = None
     n: Annotated[int, Field(ge=1)] | None = None
     prediction: Prediction | None = None
     presence_penalty: float | None = None
@@ -147,12 +149,12 @@ class Body(Strict):
     grammar: str | None = None
     ignore_eos: bool | None = None
     min_p: float | None = None
-    min_tokens: int | None = None
+    min_tokens: Count | None = None
     regex: str | None = None
     repetition_penalty: float | None = None
     speculation: Speculation | None = None
     stop_token_ids: Tokens | None = None
-    top_k: int | None = None
+    top_k: Count | None = None
 
     metadata: Any = None
     prompt_cache_key: Any = None
@@ -183,7 +185,7 @@ class ToolCall(Strict):
     id: str
     type: Literal["function"] = "function"
     function: FunctionCall
-    index: int | None = None
+    index: Count | None = None
 
 
 class Message(Strict):
@@ -236,7 +238,7 @@ class ChatBody(Body):
     messages: Annotated[list[Message], Field(fail_fast=True, min_length=1)]
     chat_template_kwargs: dict[str, Any] | None = None
     logprobs: bool | None = None
-    max_completion_tokens: int | None = None
+    max_completion_tokens: Count | None = None
     parallel_tool_calls: bool | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     tools: Annotated[list[Tool], Field(fail_fast=True)] | None = None
@@ -265,7 +267,7 @@ class ChatBody(Body):
 
 class CompletionBody(Body):
     prompt: str | Texts | Tokens | Annotated[list[Tokens], Field(fail_fast=True)]
-    best_of: int | None = None
+    best_of: Count | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     suffix: Annotated[None, refused("the text is continued at its end only; leave suffix out")] = None

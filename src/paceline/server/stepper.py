@@ -143,7 +143,7 @@ class Stepper:
             elif self._line.is_full:
                 raise Busy(len(self._line), self._wait_s())
             else:
-                self._line.put(job.ticket.key, job.cost, job)
+                self._line.put(job.ticket.key, min(job.cost, self._engine.context), job)
             self._orders.put(_nothing)
 
     def order(self, what: Callable[[Engine], T]) -> Future[T]:
