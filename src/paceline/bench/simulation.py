@@ -27,6 +27,9 @@ INFO: Any = SimpleNamespace(can_rewind=True, vocab_size=2 * WORD, tree_context=N
 MOST = 16
 
 
+PLAINLY = Shaping(SamplingParams())
+
+
 @dataclass(slots=True, eq=False)
 class Live:
     """A text while it runs, as the governor and the desk see a sequence."""
@@ -38,7 +41,7 @@ class Live:
     tally: Tally = field(default_factory=Tally)
     failed_drafters: set[str] = field(default_factory=set)
     meets_context: bool = False
-    shaping: Shaping = Shaping(SamplingParams())
+    shaping: Shaping = PLAINLY
 
     @property
     def num_tokens(self) -> int:
