@@ -168,7 +168,9 @@ def test_what_is_forced_is_all_that_is_allowed() -> None:
     certain = grammars().matcher(GrammarSpec("regex", "one two three"))
     tokens = certain.forced([], 99)
     assert found.decode(tokens, skip_special=False).startswith("one two three")
-    assert certain.forced(tokens[:-1], 99) == [] or tokens[-1] not in found.eos_ids
+    assert tokens[-1] == found.eos_ids[0]
+    assert certain.forced(tokens[:-1], 99) == tokens[-1:]
+    assert certain.forced(tokens, 99) == []
 
 
 def test_blanks_end() -> None:

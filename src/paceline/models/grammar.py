@@ -132,7 +132,8 @@ class Matcher:
         size: int,
         eos_ids: Sequence[int],
     ) -> None:
-        self._again, self._guessing, self._size, self._eos = again, guessing, size, frozenset(eos_ids)
+        self._again, self._guessing, self._size = again, guessing, size
+        self._eos, self._usual_end = frozenset(eos_ids), eos_ids[0]
         self._place = _Place(matcher, again, self._eos)
         self._ahead: _Place | None = None
         """Of the one that guesses, once it was asked."""
@@ -160,7 +161,7 @@ class Matcher:
             return []
         found: list[int] = place.matcher.compute_ff_tokens()[:most]
         if len(found) < most and self._only_ends([*output, *found]):
-            found.append(min(self._eos))
+            found.append(self._usual_end)
         return found
 
     def _only_ends(self, output: Sequence[int]) -> bool:
