@@ -1,6 +1,8 @@
 """What the README shows is run."""
 
+import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,10 +10,15 @@ from pathlib import Path
 import pytest
 
 import paceline
+from tests.server.process import process
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^\.venv/bin/(paceline .+)$", README, re.MULTILINE)
+SHOWN = re.findall(r"^\.venv/bin/(paceline .+)$", README, re.MULTILINE)
+COMMANDS = [command for command in SHOWN if not re.match(r"paceline (serve|watch)", command)]
+"""Those that end by themselves."""
+ADDRESS = "http://127.0.0.1:8000"
+CURLS = re.findall(r"^curl (?:.*\\\n)*.*$", README, re.MULTILINE)
 
 
 def test_python_example_runs(capsys):
@@ -34,7 +41,24 @@ def test_command_runs(command):
 
 
 def test_commands_are_found():
-    assert len(COMMANDS) == 4
+    assert (len(SHOWN), len(COMMANDS), len(CURLS)) == (6, 4, 2)
+
+
+def test_the_server_answers_what_is_asked_of_it():
+    assert "paceline serve --model demo" in SHOWN
+    with process("--model", "demo") as server:
+        for command in CURLS:
+            here = command.replace(ADDRESS, server.url)
+            assert here != command
+            done = subprocess.run(["bash", "-c", here], capture_output=True, text=True, timeout=60, check=True)
+            assert "error" not in json.loads(done.stdout)
+        watch = [sys.executable, "-m", "paceline", "watch", server.url]
+        with subprocess.Popen(watch, stdout=subprocess.PIPE, text=True) as watching:
+            state = json.loads(watching.stdout.readline())
+            watching.send_signal(signal.SIGINT)
+            watching.stdout.read()
+        assert watching.returncode == 130
+        assert state["model"]["id"] and state["speculation"]["mode"] == "off", "as the last command has asked"
 
 
 @pytest.mark.parametrize(
