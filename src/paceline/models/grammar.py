@@ -251,8 +251,9 @@ class _Spelling:
         return b"".join(self.tokens[i] for i in ids) == text.encode()
 
 
+@lru_cache(2 * KEPT)
 def _source(spec: GrammarSpec, forcing: bool = False) -> str:
-    """Return a grammar in Lark, as the library extends it.
+    """Return a grammar in Lark, as the library extends it; remembered, for going back compiles it again.
 
     Raises:
         RequestError: its text is too long, or a schema is not JSON, or nested too deep.
