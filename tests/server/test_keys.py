@@ -189,7 +189,7 @@ class TestServing:
                 assert client.get("/admin/speculation", headers=bearer(key)).status_code == status
             refused = client.post("/admin/speculation", json={"mode": "off"}, headers=bearer(ALICE))
             assert refused.json()["error"]["type"] == "permission_error"
-        assert locked.hub.worker.snapshot.ceiling.mode == "always"
+        assert locked.hub.rollback.switch.ceiling.mode == "always"
 
     def test_a_rate(self, locked):
         with locked.client(headers=bearer(BOB)) as client:

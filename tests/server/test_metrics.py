@@ -166,9 +166,9 @@ def test_alarms_are_told(server) -> None:
 def test_the_mode_in_force_is_told(server) -> None:
     with server.client() as client:
         client.post("/admin/speculation", json={"mode": "off"}).raise_for_status()
-        wait_for(lambda: summed(samples(server), "paceline_speculation_mode", mode="off") == 1)
+        assert summed(samples(server), "paceline_speculation_mode", mode="off") == 1
         client.post("/admin/speculation", json={"mode": "auto"}).raise_for_status()
-        wait_for(lambda: summed(samples(server), "paceline_speculation_mode", mode="auto") == 1)
+        assert summed(samples(server), "paceline_speculation_mode", mode="auto") == 1
     assert summed(samples(server), "paceline_speculation_mode") == 1
 
 

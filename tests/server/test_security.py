@@ -101,7 +101,7 @@ class TestOtherPages:
             for path in ("/admin/speculation", "/v1/completions"):
                 refused = client.post(path, content=body)
                 assert (refused.status_code, refused.json()["error"]["code"]) == (403, "wrong_origin")
-        assert toy.hub.worker.snapshot.ceiling.mode != "off"
+        assert toy.hub.rollback.switch.ceiling.mode != "off"
 
     def test_its_own_page_may(self, toy):
         with toy.client(headers={"Origin": toy.url}) as client:

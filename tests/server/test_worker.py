@@ -315,7 +315,7 @@ class TestOrders:
                 assert after.steps > before.steps
                 with pytest.raises(OptionError, match="nonsense"):
                     await worker.limit(SpeculationParams(drafters=("nonsense",)))
-                assert worker.snapshot.ceiling.mode == "off"
+                assert await worker.call(lambda engine: engine.ceiling.mode) == "off", "what it was stays"
 
         asyncio.run(main())
 

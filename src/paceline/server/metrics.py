@@ -194,8 +194,9 @@ def _state(hub: Hub, snapshot: Snapshot) -> Iterator[Metric]:
     yield _gauge("paceline_kv_blocks", "KV blocks there are.", snapshot.blocks)
     yield _gauge("paceline_kv_used_blocks", "KV blocks in use.", snapshot.blocks_used)
     mode = GaugeMetricFamily("paceline_speculation_mode", "1 for the mode of requests without wishes.", labels=["mode"])
+    in_force = effective(hub.rollback.switch.ceiling) if hub.llm.engine.desk.drafters else "off"
     for name in ("auto", "off"):
-        mode.add_metric([name], float(name == (effective(snapshot.ceiling) if hub.llm.engine.desk.drafters else "off")))
+        mode.add_metric([name], float(name == in_force))
     yield mode
     yield _counter("paceline_busy_seconds", "Time in steps.", value=hub.metrics.series.busy_s)
     audits = {verdict: float(count) for verdict, count in hub.auditor.counts.items()}

@@ -53,7 +53,6 @@ class Snapshot:
     waiting: int
     report: SpeculationReport
     alarms: Mapping[str, Alarm]
-    ceiling: SpeculationParams
     blocks: int
     """Of the KV pool."""
     blocks_used: int
@@ -343,7 +342,6 @@ class Stepper:
             waiting=len(self._line) + len(engine.scheduler.waiting),
             report=engine.report(),
             alarms=dict(engine.alarms),
-            ceiling=engine.ceiling,
             blocks=pool.num_blocks,
             blocks_used=pool.num_blocks - pool.available,
             plain_s=engine.governor.costs.plain_seconds(max(1, running)),
