@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import platform
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from paceline.bench.provenance import provenance
+from paceline.bench.stats import DRAWS, geometric
 
-from paceline.engine import identity
-
-DRAWS = 4000
+__all__ = ["DRAWS", "geometric", "progress", "provenance", "read_prompts", "write_json"]
 
 
 def read_prompts(paths: Sequence[Path], per_category: int | None = None) -> list[dict[str, str]]:
@@ -35,25 +31,6 @@ def read_prompts(paths: Sequence[Path], per_category: int | None = None) -> list
                 )
             taken[key] += 1
     return rows
-
-
-def geometric(ratios: Sequence[float]) -> dict[str, float]:
-    """Return the geometric mean and its 95 % interval, by bootstrap over the values."""
-    logs = np.log(np.asarray(ratios, np.float64))
-    draws = np.exp(np.random.default_rng(0).choice(logs, (DRAWS, len(logs))).mean(1))
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return {"ratio": float(np.exp(logs.mean())), "low": float(low), "high": float(high)}
-
-
-def provenance() -> dict[str, Any]:
-    here = identity.machine()
-    return {
-        "argv": [Path(arg).name if "/" in arg else arg for arg in sys.argv],
-        "versions": {name: version(name) for name in ("paceline", "openvino", "numpy")},
-        "python": platform.python_version(),
-        "machine": f"{here['processor']}, {here['kind']}",
-        "date": datetime.now(UTC).date().isoformat(),
-    }
 
 
 def progress(text: str) -> None:

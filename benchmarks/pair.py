@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from common import progress, provenance, read_prompts, write_json
-from modes import AUTO, PLAIN, Mode, Modes, arguments, load, sampling
+from modes import AUTO, PLAIN, Mode, Modes, arguments, load, one, sampling
 from trials import Trial, cell, grouped, speed
 
 from paceline import LLM
@@ -44,7 +44,7 @@ def main() -> None:
 
 def parse() -> Any:
     parser = arguments(__doc__, max_tokens=128)
-    parser.add_argument("--mode", type=Mode.parse, default=AUTO, help="what is held against plain; default: auto")
+    parser.add_argument("--mode", type=one, default=AUTO, help="what is held against plain; default: auto")
     parser.add_argument("--repeat", type=int, default=1, help="ABBA rounds a prompt")
     return parser.parse_args()
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import plots
 from common import geometric, progress, provenance, write_json
-from modes import AUTO, PLAIN, Mode, Modes, arguments, load, sampling
+from modes import AUTO, PLAIN, Modes, arguments, load, one, sampling
 from trials import Trial
 from watch import Step, Watch
 from wrapped import Wrapped
@@ -113,7 +113,7 @@ def main() -> None:
 
 def parse() -> Any:
     parser = arguments(__doc__, max_tokens=2400, prompts=False)
-    parser.add_argument("--mode", type=Mode.parse, default=AUTO, help="what is held against plain; default: auto")
+    parser.add_argument("--mode", type=one, default=AUTO, help="what is held against plain; default: auto")
     parser.add_argument("--repeat", type=int, default=1, help="rounds; each decodes the answer once in both ways")
     parser.add_argument("--free", type=int, default=100, help="tokens before and after the copy")
     parser.add_argument("--unled", action="store_true", help="only ask the model, for up to --max-tokens")

@@ -171,8 +171,8 @@ def test_a_draft_model_that_fails_once_goes_on_for_the_others(broken: int) -> No
     counts = [done.speculation for done in rig.done.values()]
     assert all("drafter_failed" not in count.reasons for count in counts), "asked alone, each one works"
     assert all(count.accepted > 0 for count in counts)
-    drafter._reader._pool.check()
-    assert drafter._reader._pool.available == drafter._reader._pool.num_blocks
+    drafter.pool.check()
+    assert drafter.pool.available == drafter.pool.num_blocks
 
 
 def test_a_draft_model_that_fails_for_one_prompt_is_off_for_that_alone() -> None:
@@ -192,8 +192,8 @@ def test_a_draft_model_that_fails_for_one_prompt_is_off_for_that_alone() -> None
     assert [count.reasons.get("drafter_failed", 0) for count in counts] == [0, 1, 0]
     assert counts[1].drafted == 0
     assert min(counts[0].accepted, counts[2].accepted) > 0
-    drafter._reader._pool.check()
-    assert drafter._reader._pool.available == drafter._reader._pool.num_blocks
+    drafter.pool.check()
+    assert drafter.pool.available == drafter.pool.num_blocks
 
 
 def test_a_draft_that_finds_no_blocks_is_not_verified() -> None:

@@ -86,8 +86,8 @@ def test_heads_on_the_cpu_change_no_text(model: str, config: HeadsConfig, tmp_pa
     assert sum(done.speculation.accepted for done in found)
     drafter: Any = llm.engine.desk.drafters["heads"]
     if config.kind == "eagle3":
-        drafter._pool.check()
-        assert drafter._pool.available == drafter._pool.num_blocks and not drafter._states
+        drafter.pool.check()
+        assert drafter.pool.available == drafter.pool.num_blocks and not drafter._states
     else:
         assert not drafter._newest
 

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import httpx
 
+from paceline.config import Config
 from paceline.engine.engine import Engine
 from paceline.engine.llm import LLM
 from paceline.server.app import create_app
-from paceline.server.config import Config
 from paceline.server.hub import Hub
 from paceline.server.run import Server, bind, url
 

@@ -11,7 +11,9 @@ from sqlite3 import connect
 import numpy as np
 import pytest
 
+from paceline.config import AuditConfig
 from paceline.core import verify as rules
+from paceline.core.gap import gap
 from paceline.core.noise import TargetNoise
 from paceline.core.rows import HostRow
 from paceline.core.sampling import RowChoice, Shaping, logprob
@@ -28,8 +30,6 @@ from paceline.engine import engine as engines
 from paceline.engine.llm import LLM
 from paceline.server.answer import Ticket
 from paceline.server.audit import PENDING, Auditor
-from paceline.server.config import AuditConfig
-from paceline.server.gap import gap
 
 from .asking import ALWAYS, ask, wait_for
 from .live import live

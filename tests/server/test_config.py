@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from paceline.config import Config, KeyConfig
 from paceline.core.types import SpeculationParams
 from paceline.errors import OptionError
-from paceline.server.config import Config, KeyConfig
 
 WHOLE = f"""
 [model]

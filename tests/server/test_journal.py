@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from paceline.config import JournalConfig
 from paceline.core.types import Completion, Request, SamplingParams, SpeculationReport, Timings
 from paceline.errors import OptionError
 from paceline.server import journal as journals
 from paceline.server import journal_schema as schema
 from paceline.server.answer import Ticket
-from paceline.server.config import JournalConfig
 from paceline.server.journal import Journal
 from paceline.server.records import RequestRow
 
@@ -228,7 +228,7 @@ WRITER = """
 import sys
 sys.path.insert(0, {root!r})
 from tests.server.test_journal import say
-from paceline.server.config import JournalConfig
+from paceline.config import JournalConfig
 from paceline.server.journal import Journal
 journal = Journal.open(JournalConfig(file={file!r}))
 i = 0

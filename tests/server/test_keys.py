@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from paceline.config import KeyConfig
 from paceline.engine.llm import LLM
 from paceline.errors import OptionError
 from paceline.server import keys as keys_module
-from paceline.server.config import KeyConfig
 from paceline.server.keys import Caller, Keyring, hash_key, hashed_line
 from paceline.server.refusals import Refusal
 

@@ -19,7 +19,7 @@ from paceline.server.latency import Latencies, quantile
 from paceline.server.metrics import _Net
 from paceline.server.series import Mark, Rates, Series
 
-from .asking import answered, ask, wait_for
+from .asking import answered, ask
 from .live import Live, live
 
 CONTRACT = (

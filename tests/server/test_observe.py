@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from paceline.config import Config
 from paceline.core.types import SpeculationParams
 from paceline.engine.llm import LLM
 from paceline.governor.alarms import Alarm
 from paceline.runners.toy import ToyRunner
 from paceline.server.board import NAMES, RUNBOOKS, Board
-from paceline.server.config import Config
 from paceline.server.pressure import LOOKS, Pressure
 
 from .asking import answered, ask, wait_for

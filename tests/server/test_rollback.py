@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from paceline.config import Config
 from paceline.core.types import Completion, SpeculationParams, SpeculationReport, Timings
 from paceline.engine.llm import LLM
 from paceline.server import rollback as rollbacks
 from paceline.server.answer import Ticket
-from paceline.server.config import Config
 from paceline.server.latency import Latencies
 from paceline.server.metrics import Metrics
 from paceline.server.rollback import LEAST, LONGEST_S, OVERDRAWN_S, PAUSE_S, Rollback

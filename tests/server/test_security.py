@@ -10,10 +10,10 @@ import socket
 import httpx
 import pytest
 
+from paceline.config import ServerConfig
 from paceline.engine.llm import LLM
 from paceline.errors import OptionError
 from paceline.server import access
-from paceline.server.config import ServerConfig
 from paceline.server.headers import is_loopback, names_of
 from paceline.server.keys import hash_key
 from paceline.server.run import bind

@@ -17,9 +17,9 @@ from paceline.cli.options import ModelFlags, Text, decode, option, whole
 from paceline.errors import OptionError
 
 if TYPE_CHECKING:
+    from paceline.config import Config
     from paceline.engine.llm import LLM
     from paceline.engine.options import Options
-    from paceline.server.config import Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class ServeFlags(ModelFlags):
         Raises:
             OptionError: something is not allowed.
         """
-        from paceline.server.config import Config
+        from paceline.config import Config
 
         if self.engine not in (None, "builtin"):
             raise OptionError(f"engine is {self.engine!r}, which cannot be served yet; allowed: builtin")

@@ -81,7 +81,7 @@ class EagleDrafter:
         tree_context: int | None = None,
         least_survival: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._runner, self._pool, self._taps, self._head = runner, pool, tuple(taps), head
+        self._runner, self.pool, self._taps, self._head = runner, pool, tuple(taps), head
         self._tree_context, self._least = tree_context, least_survival
         self._states: dict[int, _State] = {}
 
@@ -94,7 +94,7 @@ class EagleDrafter:
     def end(self, seq: SequenceView) -> None:
         state = self._states.pop(seq.id, None)
         if state is not None and state.slot is not None:
-            self._pool.close(state.slot)
+            self.pool.close(state.slot)
 
     def propose(self, seqs: Sequence[SequenceView], limits: Sequence[int]) -> list[Draft]:
         try:
@@ -105,7 +105,7 @@ class EagleDrafter:
             for seq in seqs:
                 state = self._states.get(seq.id)
                 if state is not None and state.slot is not None:
-                    self._pool.commit(state.slot, [])
+                    self.pool.commit(state.slot, [])
 
     def _propose(self, seqs: Sequence[SequenceView], limits: Sequence[int]) -> list[Draft]:
         asked = [self._start(seq, limit) for seq, limit in zip(seqs, limits, strict=True)]
@@ -114,7 +114,7 @@ class EagleDrafter:
         for a in asked:
             if a is not None and a.seq.id in answers:
                 sprout = self._sprout(a)
-                if self._pool.reserve(a.slot, sprout.rows):
+                if self.pool.reserve(a.slot, sprout.rows):
                     sprout.take(*answers[a.seq.id])
                     sprouts[a.seq.id] = sprout
         self._grow(list(sprouts.values()))
@@ -127,9 +127,9 @@ class EagleDrafter:
         if limit <= 0 or state is None or last < 0 or not state.features.begin <= last < state.features.end:
             return None
         if state.slot is None:
-            state.slot = self._pool.open(_codes(seq.tokens))
+            state.slot = self.pool.open(_codes(seq.tokens))
         back = state.done - last
-        if back > 0 and not self._pool.rewind(state.slot, state.slot.length - back):
+        if back > 0 and not self.pool.rewind(state.slot, state.slot.length - back):
             return None
         if state.features.begin > state.done:
             state.slot.shared = state.slot.length  # what follows a gap is another's text to nobody
@@ -146,10 +146,10 @@ class EagleDrafter:
         while missing := [a for a in missing if a.state.done <= a.last]:
             share = max(1, CATCH_UP_ROWS // len(missing))
             parts = {a.seq.id: range(a.state.done, min(a.state.done + share, a.last + 1)) for a in missing}
-            missing = [a for a in missing if self._pool.reserve(a.slot, len(parts[a.seq.id]))]
+            missing = [a for a in missing if self.pool.reserve(a.slot, len(parts[a.seq.id]))]
             for a, answer in zip(missing, self._read([(a, parts[a.seq.id]) for a in missing]), strict=True):
                 part = parts[a.seq.id]
-                self._pool.commit(a.slot, _codes(a.seq.tokens[part.start : part.stop + 1]))
+                self.pool.commit(a.slot, _codes(a.seq.tokens[part.start : part.stop + 1]))
                 a.state.features.drop(min(part.stop, a.last))
                 answers[a.seq.id] = answer
         return {a.seq.id: answers[a.seq.id] for a in asked if a.state.done > a.last}

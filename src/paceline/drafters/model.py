@@ -82,6 +82,11 @@ class ModelDrafter:
         self._least = least_survival
         self._reaches = (target.tree_context if target else 0, runner.info.tree_context)
 
+    @property
+    def pool(self) -> Pool:
+        """The KV blocks of its own model."""
+        return self._reader.pool
+
     def begin(self, seq: SequenceView) -> None:
         pass  # the prompt is read when the first draft is asked for
 

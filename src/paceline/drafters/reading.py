@@ -112,7 +112,7 @@ class Reader:
 
     def __init__(self, runner: Runner, pool: Pool, tell: Callable[[], Telling] = AsItIs) -> None:
         self.info = runner.info
-        self._runner, self._pool, self._tell = runner, pool, tell
+        self._runner, self.pool, self._tell = runner, pool, tell
         self._readings: dict[int, Reading] = {}
         self._steady = Steady()
 
@@ -122,7 +122,7 @@ class Reader:
         if reading is None:
             telling = self._tell()
             telling.extend(tokens)
-            reading = self._readings[seq_id] = Reading(self._pool.open(telling.tokens), telling)
+            reading = self._readings[seq_id] = Reading(self.pool.open(telling.tokens), telling)
         else:
             self._rewind(reading, reading.telling.extend(tokens))
         missing = reading.missing
@@ -138,21 +138,21 @@ class Reader:
         while behind := [(i, reading) for i, reading in behind if not reading.is_read]:
             share = max(1, CATCH_UP_ROWS // len(behind))
             parts = {i: reading.missing[:share] for i, reading in behind}
-            behind = [(i, reading) for i, reading in behind if self._pool.reserve(reading.slot, len(parts[i]))]
+            behind = [(i, reading) for i, reading in behind if self.pool.reserve(reading.slot, len(parts[i]))]
             spans = [_last_answered(reading.slot, parts[i]) for i, reading in behind]
             for (i, reading), [logits] in zip(behind, self.run(spans), strict=True):
                 answers[i] = logits
-                self._pool.commit(reading.slot, parts[i])
+                self.pool.commit(reading.slot, parts[i])
         return {i: logits for i, logits in answers.items() if readings[i].is_read}
 
     def keep(self, reading: Reading, rows: Sequence[int]) -> None:
         """Commit some of the rows ahead, each the child of the one before, and drop the others."""
-        self._pool.commit(reading.slot, [reading.ahead[row] for row in rows], rows)
+        self.pool.commit(reading.slot, [reading.ahead[row] for row in rows], rows)
         reading.ahead, reading.parents = [], []
 
     def go_on(self, reading: Reading, tokens: Sequence[int], parents: Sequence[int]) -> bool:
         """Put these rows ahead, in causal order, for the next `run`; False where the pool has no room."""
-        if not self._pool.reserve(reading.slot, len(tokens)):
+        if not self.pool.reserve(reading.slot, len(tokens)):
             return False
         reading.ahead, reading.parents = list(tokens), list(parents)
         return True
@@ -169,7 +169,7 @@ class Reader:
     def end(self, seq_id: int) -> None:
         reading = self._readings.pop(seq_id, None)
         if reading is not None:
-            self._pool.close(reading.slot)
+            self.pool.close(reading.slot)
 
     def _rewind(self, reading: Reading, same: int) -> None:
         """Drop what is cached of another text: of one since told in other tokens, or of a draft that was not taken.
@@ -181,9 +181,9 @@ class Reader:
         same += common(slot.tokens[same:], tokens[same:])
         taken = [] if same < slot.length else _follow(reading, tokens[same:])
         self.keep(reading, taken)
-        if not self._pool.rewind(slot, max(0, min(same + len(taken), len(tokens) - 1))):
-            self._pool.close(slot)
-            reading.slot = self._pool.open(tokens)
+        if not self.pool.rewind(slot, max(0, min(same + len(taken), len(tokens) - 1))):
+            self.pool.close(slot)
+            reading.slot = self.pool.open(tokens)
 
 
 def ahead(reading: Reading, wanted: Sequence[int]) -> Span:

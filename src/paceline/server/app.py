@@ -12,11 +12,11 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from paceline import __version__
+from paceline.config import Config
 from paceline.engine.llm import LLM
 from paceline.server import admin, api, health, observe, pages, refusals
 from paceline.server.access import Answered, Refused
 from paceline.server.audit import Auditor
-from paceline.server.config import Config
 from paceline.server.headers import SameOrigin, SecurityHeaders, is_loopback, names_of
 from paceline.server.hub import Hub
 from paceline.server.journal import Journal

@@ -11,13 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from paceline.config import AuditConfig
+from paceline.core.gap import CANDIDATES, gap
 from paceline.core.types import Completion, Event, Request, SpeculationParams, TokenLogprob
 from paceline.errors import PacelineError
 from paceline.governor.base import StepReport
 from paceline.server.answer import Ticket
 from paceline.server.board import AUDIT
-from paceline.server.config import AuditConfig
-from paceline.server.gap import CANDIDATES, gap
 
 if TYPE_CHECKING:
     from paceline.server.hub import Hub

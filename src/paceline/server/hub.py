@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request
 
+from paceline.config import Config
 from paceline.engine.llm import LLM
-from paceline.server.config import Config
 from paceline.server.keys import Keyring
 from paceline.server.worker import Worker
 

@@ -19,12 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from paceline.config import JournalConfig
 from paceline.core.types import Completion, Request
 from paceline.errors import OptionError
 from paceline.governor.base import StepReport
 from paceline.server import journal_schema as schema
 from paceline.server.answer import Ticket
-from paceline.server.config import JournalConfig
 from paceline.server.records import RequestRow
 
 log = logging.getLogger(__name__)

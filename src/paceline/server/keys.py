@@ -14,8 +14,8 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from paceline.config import KeyConfig, named
 from paceline.errors import OptionError
-from paceline.server.config import KeyConfig, named
 from paceline.server.refusals import Refusal, render
 
 VARIABLE = "PACELINE_API_KEY"

@@ -10,6 +10,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
+from paceline.config import ServerConfig
 from paceline.core.types import GrammarSpec, Request, SamplingParams, SpeculationParams
 from paceline.engine.llm import LLM, Prompt
 from paceline.errors import OptionError, RequestError
@@ -17,7 +18,6 @@ from paceline.models.chat import ChatTemplate
 from paceline.models.detokenize import Detokenizer
 from paceline.models.tokenizer import Tokenizer
 from paceline.server import tools
-from paceline.server.config import ServerConfig
 from paceline.server.refusals import Refusal
 from paceline.server.schemas import Body, ChatBody, CompletionBody, Message, NamedTool, Part, Speculation, ToolCall
 from paceline.server.tools import Function, Style

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import psutil
 
+from paceline.config import Config
 from paceline.governor.signs import Latch
 from paceline.server.board import BLOCKS, ENGINE, JOURNAL, MEMORY, QUEUE, Board
-from paceline.server.config import Config
 from paceline.server.journal import Journal
 from paceline.server.stepper import Snapshot
 

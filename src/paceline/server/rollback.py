@@ -16,13 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from paceline.config import Targets
 from paceline.core.types import Completion, Request, SpeculationParams
 from paceline.errors import PacelineError
 from paceline.governor import alarms as governor
 from paceline.governor.base import StepReport
 from paceline.server.answer import Ticket
 from paceline.server.board import AUDIT, LATENCY, SLOWER
-from paceline.server.config import Targets
 from paceline.server.latency import Quantiles
 from paceline.server.pressure import Pressure
 from paceline.server.switch import Record, Switch, effective

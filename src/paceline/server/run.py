@@ -11,8 +11,8 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from paceline.config import ServerConfig
 from paceline.errors import OptionError
-from paceline.server.config import ServerConfig
 from paceline.server.headers import is_loopback
 from paceline.server.hub import Hub
 from paceline.server.keys import VARIABLE

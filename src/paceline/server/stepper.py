@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
 
-from paceline.core.types import Completion, Event, FinishReason, Request, SpeculationParams, SpeculationReport, Timings
+from paceline.core.types import Completion, Event, FinishReason, Request, SpeculationReport, Timings
 from paceline.engine.engine import Engine
 from paceline.engine.llm import LLM
 from paceline.errors import PacelineError

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-
 import pytest
 
 from paceline import LLM, SamplingParams, SpeculationParams
+from paceline.bench import modes
 from paceline.errors import OptionError
-from tests.benchmarks.scripts import script
 
-modes = script("modes")
 SAMPLING = SamplingParams(max_tokens=40, ignore_eos=True)
 
 
@@ -35,7 +32,7 @@ def test_a_mode_is_what_its_requests_ask(text, params):
 
 @pytest.mark.parametrize("text", ["", "fixed", "fixed:", "fixed:x", "fixed:-1", "fixed:65", "auto:4", "+:4"])
 def test_what_is_no_mode_is_named(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="is no mode"):
+    with pytest.raises(OptionError, match="is no mode"):
         modes.Mode.parse(text)
 
 
