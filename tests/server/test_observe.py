@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from dataclasses import replace
 from typing import Any
@@ -15,8 +16,9 @@ from paceline.core.types import SpeculationParams
 from paceline.engine.llm import LLM
 from paceline.governor.alarms import Alarm
 from paceline.runners.toy import ToyRunner
+from paceline.server import pressure as pressures
 from paceline.server.board import NAMES, RUNBOOKS, Board
-from paceline.server.pressure import LOOKS, Pressure
+from paceline.server.pressure import GIVE_BACK, LOOKS, Pressure, give_back, process_bytes
 
 from .asking import answered, ask, wait_for
 from .live import live
@@ -243,6 +245,25 @@ def test_pressure_is_told_when_it_lasts(server) -> None:
     for _ in range(LOOKS):
         pressure.look(board, replace(usual, waiting=0, blocks=100, blocks_used=10), None)
     assert {each.name for each in board.active} == {"memory_target"}
+
+
+def test_freed_memory_is_given_back_now_and_then(server, monkeypatch) -> None:
+    given = []
+    monkeypatch.setattr(pressures, "give_back", lambda: given.append(True))
+    pressure = Pressure(Config())
+    for _ in range(2 * GIVE_BACK):
+        pressure.look(Board(), server.hub.worker.snapshot, None)
+    assert len(given) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc keeps what is freed")
+def test_what_the_c_library_keeps_goes_back() -> None:
+    blocks = [bytes(60_000) for _ in range(3000)]
+    last = blocks[-1]  # holds the top of the heap
+    del blocks
+    before = process_bytes()
+    give_back()
+    assert process_bytes() < before - 50e6 and len(last) == 60_000
 
 
 def test_a_server_without_drafters_says_so(kept) -> None:

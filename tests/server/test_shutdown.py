@@ -22,10 +22,10 @@ def ask(server: Process, number: int, **more: Any) -> dict[str, Any]:
     return {"status": response.status_code, **response.json()}
 
 
-def started(server: Process) -> None:
-    """Wait until something runs."""
+def started(server: Process, requests: int = 1) -> None:
+    """Wait until so many requests run or wait."""
     with server.client() as client:
-        while not client.get("/api/state").json()["batch"]["running"]:
+        while sum(client.get("/api/state").json()["batch"][name] for name in ("running", "waiting")) < requests:
             time.sleep(0.02)
 
 
@@ -37,16 +37,16 @@ def quiet(kept):
 def test_sigterm_lets_all_that_runs_end(plain_toy):
     from paceline.core.types import SamplingParams
 
-    with process("--model", "toy:ngram", pause=0.01) as server, ThreadPoolExecutor(12) as pool:
-        asked = [pool.submit(ask, server, i) for i in range(12)]
-        started(server)
+    with process("--model", "toy:ngram", pause=0.02) as server, ThreadPoolExecutor(12) as pool:
+        asked = [pool.submit(ask, server, i, max_tokens=150) for i in range(12)]
+        started(server, 12)
         server.signal(signal.SIGTERM)
         answers = [future.result() for future in asked]
         assert server.ended() == 0
     assert [answer["status"] for answer in answers] == [200] * 12, "those that waited, too"
     for i, answer in enumerate(answers):
         [expected] = plain_toy.generate(
-            f"prompt {i}", SamplingParams(max_tokens=60, seed=i, ignore_eos=True, temperature=1.0)
+            f"prompt {i}", SamplingParams(max_tokens=150, seed=i, ignore_eos=True, temperature=1.0)
         )
         assert answer["choices"][0]["text"] == expected.text
     assert not any("Traceback" in line for line in server.lines)
@@ -72,7 +72,7 @@ def test_newcomers_are_told_while_it_drains():
 def test_a_second_signal_cancels_what_is_left():
     with process("--model", "toy:ngram", pause=0.05) as server, ThreadPoolExecutor(10) as pool:
         asked = [pool.submit(ask, server, i, max_tokens=400) for i in range(10)]
-        started(server)
+        started(server, 10)
         server.signal(signal.SIGINT)
         while not any("once more cancels it" in line for line in server.lines):
             time.sleep(0.01)
