@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -52,13 +52,16 @@ class Process:
 
 
 @contextmanager
-def process(*arguments: str, pause: float = 0.0, environment: dict[str, str] | None = None) -> Iterator[Process]:
+def process(
+    *arguments: str, pause: float = 0.0, environment: dict[str, str] | None = None, inside: Sequence[str] = ()
+) -> Iterator[Process]:
     """Run `paceline serve` on a free port until the end of the block.
 
     Args:
         pause: seconds that each pass of a toy takes more.
+        inside: a command that runs another, which is this one.
     """
-    command = [sys.executable, "-c", SLOW.format(pause=pause), "serve", "--port", "0", *arguments]
+    command = [*inside, sys.executable, "-c", SLOW.format(pause=pause), "serve", "--port", "0", *arguments]
     popen = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | (environment or {}))
     found = Process(popen)
     ready = threading.Event()

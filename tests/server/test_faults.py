@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 import signal
 import socket
 import sqlite3
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -254,6 +258,36 @@ class TestTheJournal:
                     assert client.get("/ready").status_code == 200
             assert text(complete(server)) == expected
 
+    def test_a_disk_that_is_really_full_and_then_is_not(self, kept, tmp_path):
+        """The server sees a file system of 4 MB, of its own, at the directory of the journal."""
+        small = ("unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=4m none "$0" && exec "$@"', str(tmp_path))
+        if subprocess.run([*small, "true"], capture_output=True).returncode:
+            pytest.skip("this system lets nobody mount a small disk")
+        path = tmp_path / "journal.db"
+        with process("--model", "toy:ngram", "--journal", str(path), inside=small) as running:
+            disk = Path(f"/proc/{running.popen.pid}/root{tmp_path}")
+            with running.client() as client:
+
+                def ask() -> str:
+                    asked = {"model": "toy:ngram", "prompt": "ab", "max_tokens": 20, "seed": 1}
+                    return client.post("/v1/completions", json=asked).raise_for_status().json()["choices"][0]["text"]
+
+                first, asked = ask(), 1
+                fill(disk / "filler")
+                while "journal_failed" not in alarms(client):
+                    assert ask() == first
+                    asked += 1
+                assert client.get("/ready").status_code == 200
+                (disk / "filler").unlink()
+                while "journal_failed" in alarms(client):
+                    time.sleep(0.05)
+                assert ask() == first
+                while client.get("/api/state").json()["journal"]["rows"] < asked + 1:
+                    time.sleep(0.05)
+                for name in (path.name, f"{path.name}-wal"):  # SQLite would look for them in this process's own disk
+                    shutil.copy(disk / name, tmp_path / name)
+                assert rows(path) == asked + 1, "what waited for room was written, once"
+
     def test_kill_in_mid_write_loses_nothing_that_was_committed(self, kept, tmp_path):
         path = tmp_path / "journal.db"
         with process("--model", "toy:ngram", "--journal", str(path)) as running:
@@ -289,6 +323,17 @@ class TestTheJournal:
 
 def alarms(client: httpx.Client) -> list[str]:
     return [alarm["name"] for alarm in client.get("/api/state").json()["alarms"]]
+
+
+def fill(path: Path) -> None:
+    """Write a file until there is no room for more."""
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
 
 
 def rows(path: Any) -> int:
