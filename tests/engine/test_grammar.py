@@ -280,7 +280,7 @@ def test_two_hundred_schemas_on_the_demo_model(demo: LLM, part: int) -> None:
     """Each greedy and drawn."""
     asked = [spec for spec in specs(20, seed=20 * part) for _ in range(2)]
     whole, accepted = demo_answers(demo, asked, seed=part)
-    assert whole >= 20 and accepted > 100
+    assert whole >= 12 and accepted > 100, "nearly all were cut off, or nothing was drafted"
 
 
 GRAMMARS = {

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from paceline import __version__
-from paceline.cli import chat, generate, inspect, serve, watch
+from paceline.cli import bench, chat, generate, inspect, serve, watch
 from paceline.cli.options import spread
 
 app = typer.Typer(
@@ -34,5 +34,6 @@ def _top(
 app.command("generate")(spread(generate.generate))
 app.command("chat")(spread(chat.chat))
 app.command("inspect")(spread(inspect.inspect))
+app.command("bench")(spread(bench.bench))
 app.command("serve")(spread(serve.serve))
 app.command("watch")(watch.watch)

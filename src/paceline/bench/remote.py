@@ -1,0 +1,265 @@
+"""A running server measured from outside: any that speaks OpenAI's chat API, ours or another.
+
+Of a paceline server a mode is the request's own `speculation`, so plain decoding and others take turns on one server.
+Elsewhere speculation is the server's affair: one server is one mode, and two, with and without, are compared by
+NAME=URL,NAME=URL. Texts are compared as texts: clients see no tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline.bench import published
+from paceline.bench.client import Answer, Client
+from paceline.bench.modes import listed
+from paceline.bench.provenance import provenance
+from paceline.bench.published import Published
+from paceline.bench.result import ALL, Cell, Comparison, Difference, Result, Spread, Texts
+from paceline.bench.stats import compare
+from paceline.bench.summary import noise
+from paceline.bench.trials import Say, grouped
+from paceline.bench.workloads import Workload
+from paceline.core.types import SamplingParams
+from paceline.errors import OptionError, PacelineError
+
+SERVER = "server"
+"""The one mode of a server that does not say how it speculates."""
+WARM_UP = ({"role": "user", "content": "Count from one to twenty in words."},)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A mode: where requests go, and what they ask of speculation there."""
+
+    name: str
+    client: Client
+    model: str
+    extra: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one way made of a group of prompts that ran together."""
+
+    way: str
+    batch: int
+    numbers: tuple[int, ...]
+    answers: tuple[Answer, ...]
+    published: Published | None
+
+    @property
+    def a_token_s(self) -> float:
+        """Seconds of a token after the first, of all requests together."""
+        return sum(a.decode_s for a in self.answers) / max(1, sum(a.tokens - 1 for a in self.answers)) / self.batch
+
+
+class RemoteBench:
+    """Holds what was measured, so that whoever is interrupted keeps it."""
+
+    def __init__(self, ways: Sequence[Way], workload: Workload, sampling: SamplingParams) -> None:
+        self._ways, self._workload = tuple(ways), workload
+        self._parameters = {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature, "seed": 1}
+        self.seen: list[Round] = []
+
+    def run(self, batches: Sequence[int], repeat: int, say: Say) -> None:
+        """Raises PacelineError: a server refuses or breaks off."""
+        for way in self._ways:
+            say(f"{way.name}: warming up", 0, 1)
+            way.client.chat(way.model, WARM_UP, **self._parameters, **way.extra)
+        groups = {batch: grouped([item.category for item in self._workload.items], batch) for batch in batches}
+        whole = sum(map(len, groups.values())) * repeat * 2 * len(self._ways)
+        for batch, numbers in groups.items():
+            for place, group in enumerate(numbers * repeat):
+                first = place % len(self._ways)
+                order = (*self._ways[first:], *self._ways[:first])
+                for way in (*order, *reversed(order)):
+                    category = self._workload.items[group[0]].category
+                    say(f"{category}, {batch} at a time: {way.name}", len(self.seen), whole)
+                    self.seen.append(self._round(way, batch, group))
+
+    def result(self) -> Result:
+        """Sum up what there is so far."""
+        names = list(dict.fromkeys(each.way for each in self.seen))
+        texts, differences = self._texts(names[0])
+        comparisons = tuple(self._comparisons(names))
+        about = {way.name: f"{way.client.url} {way.model}" for way in self._ways}
+        return Result(
+            provenance=provenance() | {"workload": self._workload.name, "servers": about, "published_by": self._by()},
+            cells=tuple(self._cells(names)),
+            comparisons=comparisons,
+            text_identical=texts,
+            noise=noise(comparisons, "off") if names[0] == "plain" else {},
+            differences=tuple(differences),
+        )
+
+    def _round(self, way: Way, batch: int, group: tuple[int, ...]) -> Round:
+        before = _metrics(way.client)
+
+        def ask(number: int) -> Answer:
+            messages = self._workload.items[number].messages
+            return way.client.chat(way.model, messages, **self._parameters, **way.extra)
+
+        with ThreadPoolExecutor(batch) as pool:
+            answers = tuple(pool.map(ask, group))
+        said = published.of_answers([a.usage for a in answers], [a.timings for a in answers])
+        if said is None and before is not None:
+            said = published.of_metrics(before, _metrics(way.client) or "", sum(a.tokens for a in answers))
+        return Round(way.name, batch, group, answers, said)
+
+    def _by(self) -> str:
+        found = dict.fromkeys(each.published.by for each in self.seen if each.published is not None)
+        return ", ".join(found) or "nobody"
+
+    def _comparisons(self, names: Sequence[str]) -> list[Comparison]:
+        found = []
+        for batch in dict.fromkeys(each.batch for each in self.seen):
+            for name in names[1:]:
+                groups = self._ratios(names[0], name, batch)
+                parts = {category: {category: ratios} for category, ratios in groups.items()}
+                for category, part in (parts | {ALL: groups} if groups else {}).items():
+                    r = compare(part)
+                    kept = (self._workload.name, category, batch, name, names[0], r.ratio, r.low, r.high, r.verdict)
+                    found.append(Comparison(*kept))
+        return found
+
+    def _ratios(self, reference: str, name: str, batch: int) -> dict[str, list[list[float]]]:
+        found: dict[str, list[list[float]]] = {}
+        mine = [each for each in self.seen if each.batch == batch]
+        for numbers in dict.fromkeys(each.numbers for each in mine):
+            pair = [[each for each in mine if (each.numbers, each.way) == (numbers, n)] for n in (reference, name)]
+            ratios = [a.a_token_s / b.a_token_s for a, b in zip(*pair, strict=False) if a.a_token_s and b.a_token_s]
+            if ratios:
+                found.setdefault(self._workload.items[numbers[0]].category, []).append(ratios)
+        return found
+
+    def _cells(self, names: Sequence[str]) -> list[Cell]:
+        found = []
+        for batch in dict.fromkeys(each.batch for each in self.seen):
+            for name in names:
+                mine = [each for each in self.seen if (each.batch, each.way) == (batch, name)]
+                categories = dict.fromkeys(self._workload.items[each.numbers[0]].category for each in mine)
+                for category in categories:
+                    part = [each for each in mine if self._workload.items[each.numbers[0]].category == category]
+                    found.append(_cell(self._workload.name, category, part))
+                if mine:
+                    found.append(_cell(self._workload.name, ALL, mine))
+        return found
+
+    def _texts(self, reference: str) -> tuple[Texts, list[Difference]]:
+        first: dict[tuple[int, int], str] = {}
+        differences = []
+        compared = equal = 0
+        for each in sorted(self.seen, key=lambda found: found.way != reference):
+            for number, answer in zip(each.numbers, each.answers, strict=True):
+                known = first.setdefault((each.batch, number), answer.text)
+                compared += 1
+                equal += known == answer.text
+                if known != answer.text:
+                    category = self._workload.items[number].category
+                    at = _parting(known, answer.text)
+                    differences.append(Difference(category, each.batch, each.way, number, at, None))
+        compared, equal = compared - len(first), equal - len(first)
+        return Texts(equal, compared, 0, compared - equal), differences[:20]
+
+
+def parse(text: str, modes: str | None, key: str | None) -> list[Way]:
+    """Return the ways that an address, or several with names, comes to; servers are asked what they are.
+
+    Raises:
+        OptionError: an address or a mode is wrong, or there are modes where a server has none.
+        PacelineError: a server does not answer.
+    """
+    if "=" in text.split("://")[0]:
+        if modes is not None:
+            raise OptionError("modes are named by the URLs (NAME=URL,NAME=URL); leave --modes out")
+        pairs = [part.partition("=") for part in text.split(",")]
+        if len({name for name, _, _ in pairs}) < len(pairs) or not all(name and url for name, _, url in pairs):
+            raise OptionError(f"url is {text!r}; allowed: URL, or NAME=URL,NAME=URL with each name once")
+        clients = {name: Client(url, key) for name, _, url in pairs}
+        return [Way(name, client, client.model(), {}) for name, client in clients.items()]
+    client = Client(text, key)
+    model = client.model()
+    if not _is_ours(client):
+        if modes is not None:
+            raise OptionError(
+                f"{text} lets no request choose how it speculates, so --modes cannot be; "
+                "leave it out, or compare two servers: --url plain=URL,fast=URL"
+            )
+        return [Way(SERVER, client, model, {})]
+    return [Way(mode.name, client, model, {"speculation": _wish(mode.params)}) for mode in listed(modes or _USUAL)]
+
+
+_USUAL = "plain,off,auto"
+
+
+def _wish(params: Any) -> dict[str, Any]:
+    wish: dict[str, Any] = {"mode": params.mode}
+    if params.max_draft is not None:
+        wish["max_draft_tokens"] = params.max_draft
+    if params.drafters is not None:
+        wish["drafters"] = list(params.drafters)
+    return wish
+
+
+def _is_ours(client: Client) -> bool:
+    try:
+        found = client.json("/admin/speculation")
+    except PacelineError:
+        return False
+    return isinstance(found, dict) and "ceiling" in found
+
+
+def _metrics(client: Client) -> str | None:
+    with suppress(PacelineError):
+        return client.text("/metrics")
+    return None
+
+
+def _cell(workload: str, category: str, rounds: Sequence[Round]) -> Cell:
+    answers = [answer for each in rounds for answer in each.answers]
+    said = [each.published for each in rounds if each.published is not None]
+    sums = _summed(said)
+    return Cell(
+        workload=workload,
+        category=category,
+        batch=rounds[0].batch,
+        mode=rounds[0].way,
+        prompts=len({number for each in rounds for number in each.numbers}),
+        tokens=sum(a.tokens for a in answers),
+        tokens_per_s=len(rounds) / max(1e-9, sum(each.a_token_s for each in rounds)),
+        tpot_ms=_spread([a.decode_s / (a.tokens - 1) for a in answers if a.tokens > 1]),
+        ttft_ms=_spread([a.ttft_s for a in answers]),
+        acceptance_length=sums.acceptance_length,
+        acceptance_rate=sums.acceptance_rate,
+        peak_memory_bytes=None,
+        wasted_share=None,
+        steps=sums.passes,
+    )
+
+
+def _summed(said: Sequence[Published]) -> Published:
+    if not said:
+        return Published("")
+    lengths = [each.length for each in said if each.length is not None]
+    if lengths:
+        return Published(said[0].by, length=float(np.mean(lengths)))
+    totals: Callable[[str], int] = lambda name: sum(getattr(each, name) or 0 for each in said)  # noqa: E731
+    return Published(said[0].by, totals("verified"), totals("accepted"), totals("passes"))
+
+
+def _spread(seconds: Sequence[float]) -> Spread:
+    if not seconds:
+        return Spread(0.0, 0.0)
+    p50, p95 = np.quantile(seconds, [0.5, 0.95]) * 1e3
+    return Spread(float(p50), float(p95))
+
+
+def _parting(a: str, b: str) -> int:
+    """Return the first character that is another."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
