@@ -72,6 +72,13 @@ def test_what_became_text_was_not_wasted() -> None:
     assert share.saved_s == pytest.approx(3.6)
 
 
+def test_a_slow_step_without_a_draft_wasted_nothing() -> None:
+    [nobody] = shares(step(outcome()), 1.0, 0.4)
+    assert nobody.wasted_s == 0
+    [asked] = shares(step(outcome(), draft_s=0.1), 1.0, 0.4)
+    assert asked.wasted_s == pytest.approx(0.1), "what drafting took, not what the machine did"
+
+
 def test_drafting_in_vain_is_charged_to_all_that_it_was_for() -> None:
     found = shares(step(outcome(), outcome(request=1), draft_s=0.4), 0.5, 0.4)
     assert [share.saved_s for share in found] == pytest.approx([-0.2, -0.2])

@@ -22,8 +22,6 @@ from paceline.errors import OptionError
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 SHOWN = 20
 """Differences that are named, the first ones."""
-NOISE = "off"
-"""The mode that is plain decoding again, and so measures the noise."""
 
 
 class Bench:
@@ -89,7 +87,7 @@ class Bench:
             cells=summary.cells(self.seen),
             comparisons=comparisons,
             text_identical=self._texts,
-            noise=noise(comparisons, NOISE) if reference == "plain" else {},
+            noise=noise(comparisons),
             differences=tuple(self._differences),
             cost_curve=self._curve(),
             paces=tuple(pace(*kind, [t for t in turns if (t.batch, t.mode) == kind]) for kind in kinds),

@@ -21,8 +21,7 @@ from paceline.bench.modes import listed
 from paceline.bench.provenance import provenance
 from paceline.bench.published import Published
 from paceline.bench.result import ALL, Cell, Comparison, Difference, Result, Spread, Texts
-from paceline.bench.stats import compare
-from paceline.bench.summary import noise
+from paceline.bench.summary import compared, noise
 from paceline.bench.trials import Say, grouped
 from paceline.bench.workloads import Workload
 from paceline.core.types import SamplingParams
@@ -94,7 +93,7 @@ class RemoteBench:
             cells=tuple(self._cells(names)),
             comparisons=comparisons,
             text_identical=texts,
-            noise=noise(comparisons, "off") if names[0] == "plain" else {},
+            noise=noise(comparisons),
             differences=tuple(differences),
         )
 
@@ -117,15 +116,10 @@ class RemoteBench:
         return ", ".join(found) or "nobody"
 
     def _comparisons(self, names: Sequence[str]) -> list[Comparison]:
-        found = []
+        found: list[Comparison] = []
         for batch in dict.fromkeys(each.batch for each in self.seen):
-            for name in names[1:]:
-                groups = self._ratios(names[0], name, batch)
-                parts = {category: {category: ratios} for category, ratios in groups.items()}
-                for category, part in (parts | {ALL: groups} if groups else {}).items():
-                    r = compare(part)
-                    kept = (self._workload.name, category, batch, name, names[0], r.ratio, r.low, r.high, r.verdict)
-                    found.append(Comparison(*kept))
+            groups = {name: self._ratios(names[0], name, batch) for name in names[1:]}
+            found += compared(self._workload.name, batch, names[0], groups)
         return found
 
     def _ratios(self, reference: str, name: str, batch: int) -> dict[str, list[list[float]]]:

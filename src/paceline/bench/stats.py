@@ -26,11 +26,16 @@ class Ratio:
     low: float
     high: float
 
-    @property
-    def verdict(self) -> Verdict:
-        if self.low > 1 + MARGIN:
+    def verdict(self, noise: float = 0.0) -> Verdict:
+        """Return what the interval says; one that is not beyond the noise says nothing.
+
+        Args:
+            noise: how far plain decoding against itself was seen to be from 1.
+        """
+        margin = max(MARGIN, noise)
+        if self.low > 1 + margin:
             return "faster"
-        return "slower" if self.high < 1 - MARGIN else "same"
+        return "slower" if self.high < 1 - margin else "same"
 
 
 def geometric(ratios: Sequence[float]) -> dict[str, float]:

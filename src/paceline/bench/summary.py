@@ -7,12 +7,16 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from paceline.bench.modes import PLAIN
 from paceline.bench.result import ALL, Cell, Comparison, Pace, Spread
-from paceline.bench.stats import compare
+from paceline.bench.stats import Ratio, compare
 from paceline.bench.trials import Ask, Turn
 from paceline.core.types import Completion, SpeculationReport
 from paceline.engine.report import reasons, total
 
+NOISE = "off"
+"""The mode that is plain decoding again, and so measures the noise."""
+Groups = Mapping[str, Sequence[Sequence[float]]]
 STRETCHES = 40
 """Points of a line of tokens a second over time."""
 
@@ -48,18 +52,13 @@ class Summary:
         return tuple(found)
 
     def comparisons(self, seen: Sequence[Seen]) -> tuple[Comparison, ...]:
-        found = []
         turns = [each.turn for each in seen]
-        for batch, mode in dict.fromkeys((turn.batch, turn.mode) for turn in turns):
-            if mode == self.reference:
-                continue
-            groups = self._ratios([turn for turn in turns if turn.batch == batch], mode)
-            parts = {category: {category: ratios} for category, ratios in groups.items()}
-            for category, part in (parts | {ALL: groups} if groups else {}).items():
-                r = compare(part)
-                found.append(
-                    Comparison(self.workload, category, batch, mode, self.reference, r.ratio, r.low, r.high, r.verdict)
-                )
+        found: list[Comparison] = []
+        for batch in dict.fromkeys(turn.batch for turn in turns):
+            mine = [turn for turn in turns if turn.batch == batch]
+            modes = [mode for mode in dict.fromkeys(turn.mode for turn in mine) if mode != self.reference]
+            groups = {mode: self._ratios(mine, mode) for mode in modes}
+            found += compared(self.workload, batch, self.reference, groups)
         return tuple(found)
 
     def _by_category(self, seen: Sequence[Seen]) -> Iterator[tuple[str, Sequence[Seen]]]:
@@ -85,11 +84,34 @@ class Summary:
         return found
 
 
-def noise(comparisons: Sequence[Comparison], mode: str) -> dict[str, float]:
-    """Return, by batch, how far the interval of plain decoding against itself reaches from 1."""
-    return {
-        str(c.batch): max(abs(c.low - 1), abs(c.high - 1)) for c in comparisons if c.mode == mode and c.category == ALL
-    }
+def compared(workload: str, batch: int, reference: str, groups: Mapping[str, Groups]) -> list[Comparison]:
+    """Return how each mode compares, in each category and in all.
+
+    A category has few prompts: its ratio must be beyond the noise floor as well, where plain decoding was measured
+    against itself.
+
+    Args:
+        groups: by mode and category, of each group of prompts the ratios of its turns.
+    """
+    whole = {mode: compare(by_category) for mode, by_category in groups.items() if by_category}
+    floor = reach(whole[NOISE]) if reference == PLAIN.name and NOISE in whole else 0.0
+    found = []
+    for mode, all_of_them in whole.items():
+        parts = {category: (compare({category: ratios}), floor) for category, ratios in groups[mode].items()}
+        for category, (r, least) in (parts | {ALL: (all_of_them, 0.0)}).items():
+            kept = (workload, category, batch, mode, reference, r.ratio, r.low, r.high, r.verdict(least))
+            found.append(Comparison(*kept))
+    return found
+
+
+def noise(comparisons: Sequence[Comparison]) -> dict[str, float]:
+    """Return, by batch, how far the interval of plain decoding against itself reaches from 1; empty if unmeasured."""
+    mine = [c for c in comparisons if (c.mode, c.against, c.category) == (NOISE, PLAIN.name, ALL)]
+    return {str(c.batch): reach(Ratio(c.ratio, c.low, c.high)) for c in mine}
+
+
+def reach(r: Ratio) -> float:
+    return max(abs(r.low - 1), abs(r.high - 1))
 
 
 def cell(workload: str, category: str, batch: int, mode: str, seen: Sequence[Seen]) -> Cell:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from paceline.bench.result import Result
     from paceline.core.types import SamplingParams
 
-PROMPTS, MAX_TOKENS, REPEAT = 2, 64, 1
+PROMPTS, MAX_TOKENS, REPEAT = 3, 48, 1
 """What ends on the demo model in three minutes on two cores."""
 
 

@@ -99,8 +99,9 @@ def shares(step: StepReport, token_s: float, extra_s: float) -> list[Share]:
     for outcome, cost in zip(step.outcomes, costs, strict=True):
         gained, verified = max(0, len(outcome.tokens) - 1), len(outcome.verified)
         extra = extra_s * (cost / total if total else 1 / len(step.outcomes))
-        missed = 1 - gained / verified if verified else 1.0
-        found.append(Share(gained * token_s - extra, max(0.0, extra) * missed))
+        # Where nothing was verified only drafting can have been in vain: a slow step was nobody's draft.
+        wasted = max(0.0, extra) * (1 - gained / verified) if verified else min(max(0.0, extra), cost)
+        found.append(Share(gained * token_s - extra, wasted))
     return found
 
 
