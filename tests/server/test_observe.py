@@ -14,11 +14,12 @@ import pytest
 from paceline.config import Config
 from paceline.core.types import SpeculationParams
 from paceline.engine.llm import LLM
+from paceline.engine.memory import trim
 from paceline.governor.alarms import Alarm
 from paceline.runners.toy import ToyRunner
 from paceline.server import pressure as pressures
 from paceline.server.board import NAMES, RUNBOOKS, Board
-from paceline.server.pressure import GIVE_BACK, LOOKS, Pressure, give_back, process_bytes
+from paceline.server.pressure import GIVE_BACK, LOOKS, Pressure, process_bytes
 
 from .asking import answered, ask, wait_for
 from .live import live
@@ -249,7 +250,7 @@ def test_pressure_is_told_when_it_lasts(server) -> None:
 
 def test_freed_memory_is_given_back_now_and_then(server, monkeypatch) -> None:
     given = []
-    monkeypatch.setattr(pressures, "give_back", lambda: given.append(True))
+    monkeypatch.setattr(pressures, "trim", lambda: given.append(True))
     pressure = Pressure(Config())
     for _ in range(2 * GIVE_BACK):
         pressure.look(Board(), server.hub.worker.snapshot, None)
@@ -262,7 +263,7 @@ def test_what_the_c_library_keeps_goes_back() -> None:
     last = blocks[-1]  # holds the top of the heap
     del blocks
     before = process_bytes()
-    give_back()
+    trim()
     assert process_bytes() < before - 50e6 and len(last) == 60_000
 
 

@@ -22,14 +22,20 @@ class Answer:
     text: str
     tokens: int
     """As the server counts them."""
-    ttft_s: float
-    """From the request to the first piece of text."""
-    decode_s: float
-    """From there to the last."""
-    seconds: float
+    arrivals: tuple[float, ...]
+    """When each piece of text came, in seconds since the request; never empty."""
     usage: Mapping[str, Any]
     timings: Mapping[str, Any]
     """llama.cpp's; empty elsewhere."""
+
+    @property
+    def ttft_s(self) -> float:
+        return self.arrivals[0]
+
+    @property
+    def decode_s(self) -> float:
+        """From the first piece of text to the last."""
+        return self.arrivals[-1] - self.arrivals[0]
 
 
 class Client:
@@ -51,16 +57,17 @@ class Client:
         self._root = parts.path.rstrip("/").removesuffix("/v1")
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
-    def model(self) -> str:
-        """Return the id of the first model that the server has.
+    def about(self) -> tuple[str, str]:
+        """Return the id of the first model that the server has, and who owns it, as servers have it: they themselves.
 
         Raises:
             PacelineError: it does not answer, or not as the OpenAI API does.
         """
         found = self.json("/v1/models")
         try:
-            return str(found["data"][0]["id"])
-        except (KeyError, IndexError, TypeError):
+            first = found["data"][0]
+            return str(first["id"]), str(first.get("owned_by"))
+        except (KeyError, IndexError, TypeError, AttributeError):
             raise PacelineError(f"{self.url}/v1/models names no model; give an OpenAI-compatible server") from None
 
     def json(self, path: str) -> Any:
@@ -118,23 +125,31 @@ def _read(begin: float, events: Iterator[Mapping[str, Any]]) -> Answer:
     pieces: list[str] = []
     usage: Mapping[str, Any] = {}
     timings: Mapping[str, Any] = {}
-    first = last = begin
+    arrivals: list[float] = []
     for event in events:
         if event.get("error"):
             raise PacelineError(f"the server broke off: {_said(json.dumps(event['error']))}")
         usage = found if isinstance(found := event.get("usage"), Mapping) else usage
         timings = found if isinstance(found := event.get("timings"), Mapping) else timings
-        for choice in event.get("choices") or ():
-            delta = choice.get("delta") if isinstance(choice, Mapping) else None
-            text = (delta or {}).get("content") or (delta or {}).get("reasoning_content")
-            if isinstance(text, str) and text:
-                last = time.perf_counter()
-                first = first if pieces else last
-                pieces.append(text)
+        if text := _text(event):
+            arrivals.append(time.perf_counter() - begin)
+            pieces.append(text)
     count = usage.get("completion_tokens")
     if not isinstance(count, int):
         raise PacelineError("the server does not say how many tokens it made (usage.completion_tokens)")
-    return Answer("".join(pieces), count, first - begin, last - first, last - begin, usage, timings)
+    came = tuple(arrivals) or (time.perf_counter() - begin,)
+    return Answer("".join(pieces), count, came, usage, timings)
+
+
+def _text(event: Mapping[str, Any]) -> str:
+    """Return what an event adds to the text; what has another form than that adds nothing."""
+    choices = event.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    delta = first.get("delta") if isinstance(first, Mapping) else None
+    if not isinstance(delta, Mapping):
+        return ""
+    found = delta.get("content") or delta.get("reasoning_content")
+    return found if isinstance(found, str) else ""
 
 
 def _events(response: http.client.HTTPResponse) -> Iterator[Mapping[str, Any]]:

@@ -7,10 +7,10 @@ NAME=URL,NAME=URL. Texts are compared as texts: clients see no tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,12 @@ from paceline.bench.result import ALL, Cell, Comparison, Difference, Result, Spr
 from paceline.bench.summary import compared, noise
 from paceline.bench.trials import Say, grouped
 from paceline.bench.workloads import Workload
-from paceline.core.types import SamplingParams
+from paceline.core.types import SamplingParams, SpeculationParams
 from paceline.errors import OptionError, PacelineError
 
 SERVER = "server"
-"""The one mode of a server that does not say how it speculates."""
+"""The one mode of a server whose requests cannot choose how it speculates."""
+USUAL = "plain,off,auto"
 WARM_UP = ({"role": "user", "content": "Count from one to twenty in words."},)
 
 
@@ -53,9 +54,18 @@ class Round:
     published: Published | None
 
     @property
+    def decode_s(self) -> float:
+        """Time of tokens after the first ones: the mean over requests that ran together."""
+        return sum(answer.decode_s for answer in self.answers) / len(self.answers)
+
+    @property
+    def decode_tokens(self) -> int:
+        return sum(max(0, answer.tokens - 1) for answer in self.answers)
+
+    @property
     def a_token_s(self) -> float:
-        """Seconds of a token after the first, of all requests together."""
-        return sum(a.decode_s for a in self.answers) / max(1, sum(a.tokens - 1 for a in self.answers)) / self.batch
+        """Seconds of a token after the first, all requests together; 0 where nothing can be said."""
+        return self.decode_s / self.decode_tokens if self.decode_tokens else 0.0
 
 
 class RemoteBench:
@@ -65,12 +75,14 @@ class RemoteBench:
         self._ways, self._workload = tuple(ways), workload
         self._parameters = {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature, "seed": 1}
         self.seen: list[Round] = []
+        self._predicting: set[str] = set()
+        """Ways that take predictions."""
 
     def run(self, batches: Sequence[int], repeat: int, say: Say) -> None:
         """Raises PacelineError: a server refuses or breaks off."""
         for way in self._ways:
             say(f"{way.name}: warming up", 0, 1)
-            way.client.chat(way.model, WARM_UP, **self._parameters, **way.extra)
+            self._warm_up(way)
         groups = {batch: grouped([item.category for item in self._workload.items], batch) for batch in batches}
         whole = sum(map(len, groups.values())) * repeat * 2 * len(self._ways)
         for batch, numbers in groups.items():
@@ -81,6 +93,14 @@ class RemoteBench:
                     category = self._workload.items[group[0]].category
                     say(f"{category}, {batch} at a time: {way.name}", len(self.seen), whole)
                     self.seen.append(self._round(way, batch, group))
+
+    def _warm_up(self, way: Way) -> None:
+        """Ask once; a server of ours refuses a prediction where no drafter would read it."""
+        if way.extra.get("speculation", {}).get("mode", "off") != "off":
+            with suppress(PacelineError):
+                way.client.chat(way.model, WARM_UP, **self._parameters, **way.extra, **_expecting("One, two"))
+                self._predicting.add(way.name)
+        way.client.chat(way.model, WARM_UP, **self._parameters, **way.extra)
 
     def result(self) -> Result:
         """Sum up what there is so far."""
@@ -101,14 +121,13 @@ class RemoteBench:
         before = _metrics(way.client)
 
         def ask(number: int) -> Answer:
-            messages = self._workload.items[number].messages
-            return way.client.chat(way.model, messages, **self._parameters, **way.extra)
+            item = self._workload.items[number]
+            more = _expecting(item.prediction) if item.prediction and way.name in self._predicting else {}
+            return way.client.chat(way.model, item.messages, **self._parameters, **way.extra, **more)
 
         with ThreadPoolExecutor(batch) as pool:
             answers = tuple(pool.map(ask, group))
-        said = published.of_answers([a.usage for a in answers], [a.timings for a in answers])
-        if said is None and before is not None:
-            said = published.of_metrics(before, _metrics(way.client) or "", sum(a.tokens for a in answers))
+        said = _published(answers, before, _metrics(way.client))
         return Round(way.name, batch, group, answers, said)
 
     def _by(self) -> str:
@@ -176,24 +195,22 @@ def parse(text: str, modes: str | None, key: str | None) -> list[Way]:
         if len({name for name, _, _ in pairs}) < len(pairs) or not all(name and url for name, _, url in pairs):
             raise OptionError(f"url is {text!r}; allowed: URL, or NAME=URL,NAME=URL with each name once")
         clients = {name: Client(url, key) for name, _, url in pairs}
-        return [Way(name, client, client.model(), {}) for name, client in clients.items()]
+        return [Way(name, client, client.about()[0], {}) for name, client in clients.items()]
     client = Client(text, key)
-    model = client.model()
-    if not _is_ours(client):
-        if modes is not None:
-            raise OptionError(
-                f"{text} lets no request choose how it speculates, so --modes cannot be; "
-                "leave it out, or compare two servers: --url plain=URL,fast=URL"
-            )
-        return [Way(SERVER, client, model, {})]
-    return [Way(mode.name, client, model, {"speculation": _wish(mode.params)}) for mode in listed(modes or _USUAL)]
+    model, owner = client.about()
+    if owner == "paceline":
+        return [Way(mode.name, client, model, {"speculation": _wish(mode.params)}) for mode in listed(modes or USUAL)]
+    if modes is not None:
+        raise OptionError(
+            f"{text} lets no request choose how it speculates, so --modes cannot be; "
+            "leave it out, or compare two servers: --url plain=URL,fast=URL"
+        )
+    return [Way(SERVER, client, model, {})]
 
 
-_USUAL = "plain,off,auto"
-
-
-def _wish(params: Any) -> dict[str, Any]:
-    wish: dict[str, Any] = {"mode": params.mode}
+def _wish(params: SpeculationParams) -> dict[str, Any]:
+    """Past answers are left aside: prompts come again here, and their answers would be drafted from themselves."""
+    wish: dict[str, Any] = {"mode": params.mode, "history": False}
     if params.max_draft is not None:
         wish["max_draft_tokens"] = params.max_draft
     if params.drafters is not None:
@@ -201,12 +218,15 @@ def _wish(params: Any) -> dict[str, Any]:
     return wish
 
 
-def _is_ours(client: Client) -> bool:
-    try:
-        found = client.json("/admin/speculation")
-    except PacelineError:
-        return False
-    return isinstance(found, dict) and "ceiling" in found
+def _published(answers: Sequence[Answer], before: str | None, after: str | None) -> Published | None:
+    """What answers say is of them alone, counters are of all that the server did meanwhile."""
+    said = published.of_answers([a.usage for a in answers], [a.timings for a in answers])
+    if before is None or after is None or (said is not None and said.accepted_at):
+        return said
+    counted = published.of_metrics(before, after, [len(a.arrivals) for a in answers], sum(a.tokens for a in answers))
+    if said is None or counted is None or counted.by != said.by:
+        return said or counted
+    return replace(said, accepted_at=counted.accepted_at)
 
 
 def _metrics(client: Client) -> str | None:
@@ -215,36 +235,36 @@ def _metrics(client: Client) -> str | None:
     return None
 
 
+def _expecting(text: str) -> dict[str, Any]:
+    return {"prediction": {"type": "content", "content": text}}
+
+
 def _cell(workload: str, category: str, rounds: Sequence[Round]) -> Cell:
     answers = [answer for each in rounds for answer in each.answers]
-    said = [each.published for each in rounds if each.published is not None]
-    sums = _summed(said)
+    sums = published.total([each.published for each in rounds if each.published is not None])
+    tokens = sum(a.tokens for a in answers)
+    in_steps = sum(ms or 0.0 for ms in (sums.draft_ms, sums.verify_ms, sums.other_ms))
     return Cell(
         workload=workload,
         category=category,
         batch=rounds[0].batch,
         mode=rounds[0].way,
         prompts=len({number for each in rounds for number in each.numbers}),
-        tokens=sum(a.tokens for a in answers),
-        tokens_per_s=len(rounds) / max(1e-9, sum(each.a_token_s for each in rounds)),
+        tokens=tokens,
+        tokens_per_s=sum(each.decode_tokens for each in rounds) / max(1e-9, sum(each.decode_s for each in rounds)),
         tpot_ms=_spread([a.decode_s / (a.tokens - 1) for a in answers if a.tokens > 1]),
         ttft_ms=_spread([a.ttft_s for a in answers]),
         acceptance_length=sums.acceptance_length,
         acceptance_rate=sums.acceptance_rate,
         peak_memory_bytes=None,
-        wasted_share=None,
+        wasted_share=sums.wasted_ms / in_steps if sums.wasted_ms is not None and in_steps else None,
+        coverage=None if sums.drafted is None else sums.drafted / max(1, tokens),
         steps=sums.passes,
+        accepted_at=sums.accepted_at,
+        draft_ms=sums.draft_ms,
+        verify_ms=sums.verify_ms,
+        other_ms=sums.other_ms,
     )
-
-
-def _summed(said: Sequence[Published]) -> Published:
-    if not said:
-        return Published("")
-    lengths = [each.length for each in said if each.length is not None]
-    if lengths:
-        return Published(said[0].by, length=float(np.mean(lengths)))
-    totals: Callable[[str], int] = lambda name: sum(getattr(each, name) or 0 for each in said)  # noqa: E731
-    return Published(said[0].by, totals("verified"), totals("accepted"), totals("passes"))
 
 
 def _spread(seconds: Sequence[float]) -> Spread:

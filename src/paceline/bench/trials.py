@@ -13,6 +13,7 @@ from paceline.governor.base import StepReport
 
 Say = Callable[[str, int, int], None]
 """(what is done, how much of it, of how much): progress."""
+clock = time.perf_counter
 LEAST_GROUPS = 2
 """Of a category, so that there is something to draw an interval from."""
 
@@ -92,15 +93,17 @@ def take(
     batch: int,
     numbers: Sequence[int] | None = None,
     starts: Sequence[float] | None = None,
+    watch: Callable[[StepReport], None] | None = None,
 ) -> Turn:
     """Let a mode answer prompts, at most `batch` at a time; the engine must be idle.
 
     Args:
         numbers: what the turn calls the prompts; None counts them.
         starts: when each is asked, in seconds since the turn began, rising; None asks all at once.
+        watch: is shown every step.
     """
     with modes.turn(mode):
-        run = _Run(modes, mode, asks, batch, starts)
+        run = _Run(modes, mode, asks, batch, starts, watch)
         try:
             run.to_its_end()
         except BaseException:
@@ -153,9 +156,16 @@ class _Run:
     """Steps the engine until a group of prompts is answered."""
 
     def __init__(
-        self, modes: Modes, mode: Mode, asks: Sequence[Ask], batch: int, starts: Sequence[float] | None
+        self,
+        modes: Modes,
+        mode: Mode,
+        asks: Sequence[Ask],
+        batch: int,
+        starts: Sequence[float] | None,
+        watch: Callable[[StepReport], None] | None,
     ) -> None:
         self._engine = modes.llm.engine
+        self._watch = watch
         self._starts = [0.0] * len(asks) if starts is None else starts
         self._requests = [modes.request(mode, ask.prompt, ask.sampling, ask.prediction) for ask in asks]
         self._line, self._batch = deque(range(len(asks))), batch
@@ -164,7 +174,7 @@ class _Run:
         self.done: dict[int, Completion] = {}
         self.waited: dict[int, float] = {}
         self.steps: list[Step] = []
-        self._begin = self._last = time.perf_counter()
+        self._begin = self._last = clock()
 
     def to_its_end(self) -> None:
         before, self._engine.watch = self._engine.watch, self._stepped
@@ -185,7 +195,7 @@ class _Run:
     def _let_in(self) -> None:
         if not self._running and (early := self._starts[self._line[0]] - self._now()) > 0:
             time.sleep(early)
-            self._last = time.perf_counter()
+            self._last = clock()
         while self._line and len(self._running) < self._batch and self._starts[self._line[0]] <= self._now():
             number = self._line.popleft()
             self._running[self._engine.add(self._requests[number])] = number
@@ -199,9 +209,11 @@ class _Run:
                 self._engine.forget([event.request_id])
 
     def _stepped(self, step: StepReport) -> None:
-        now = time.perf_counter()
+        now = clock()
         took, self._last = now - self._last, now
         self.steps.append(Step(now - self._begin, took, len(step.outcomes), step.prefill_rows, step.rows, step.tokens))
+        if self._watch is not None:
+            self._watch(step)
 
     def _now(self) -> float:
-        return time.perf_counter() - self._begin
+        return clock() - self._begin

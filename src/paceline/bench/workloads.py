@@ -87,19 +87,38 @@ def asks(llm: LLM, workload: Workload, sampling: SamplingParams) -> list[Ask]:
     Raises:
         OptionError: a prompt cannot be encoded, or leaves no room for an answer.
     """
-    found = []
-    for number, item in enumerate(workload.items, 1):
-        try:
-            prompt = tuple(llm.chat_prompt(item.messages))
-        except (PacelineError, ValueError, TypeError, KeyError) as error:
-            raise OptionError(f"prompt {number} of {workload.name} cannot be asked: {error}") from None
-        if len(prompt) + sampling.max_tokens > llm.engine.context:
+    found = [_ask(llm, workload, number, item, sampling) for number, item in enumerate(workload.items, 1)]
+    for number, ask in enumerate(found, 1):
+        if not _fits(llm, ask):
             raise OptionError(
-                f"prompt {number} of {workload.name} has {len(prompt)} tokens, and with {sampling.max_tokens} of an "
-                f"answer they are more than the context of {llm.engine.context}; raise --context or leave it out"
+                f"prompt {number} of {workload.name} has {len(ask.prompt)} tokens, and with {sampling.max_tokens} of "
+                f"an answer they are more than the context of {llm.engine.context}; raise --context or leave it out"
             )
-        found.append(Ask(item.category, prompt, sampling, item.prediction))
     return found
+
+
+def fitting(llm: LLM, workload: Workload, sampling: SamplingParams) -> list[Ask]:
+    """Return those of the prompts that leave room for an answer.
+
+    Raises:
+        OptionError: none does, or one cannot be encoded.
+    """
+    asked = [_ask(llm, workload, number, item, sampling) for number, item in enumerate(workload.items, 1)]
+    if found := [ask for ask in asked if _fits(llm, ask)]:
+        return found
+    raise OptionError(f"no prompt of {workload.name} fits into a context of {llm.engine.context}; raise --context")
+
+
+def _ask(llm: LLM, workload: Workload, number: int, item: Item, sampling: SamplingParams) -> Ask:
+    try:
+        prompt = tuple(llm.chat_prompt(item.messages))
+    except (PacelineError, ValueError, TypeError, KeyError) as error:
+        raise OptionError(f"prompt {number} of {workload.name} cannot be asked: {error}") from None
+    return Ask(item.category, prompt, sampling, item.prediction)
+
+
+def _fits(llm: LLM, ask: Ask) -> bool:
+    return len(ask.prompt) + ask.sampling.max_tokens <= llm.engine.context
 
 
 def _own(name: str) -> list[Item]:

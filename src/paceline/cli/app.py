@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from paceline import __version__
-from paceline.cli import bench, chat, generate, inspect, serve, watch
+from paceline.cli import bench, chat, generate, inspect, prove, serve, watch
 from paceline.cli.options import spread
 
 app = typer.Typer(
@@ -35,5 +35,6 @@ app.command("generate")(spread(generate.generate))
 app.command("chat")(spread(chat.chat))
 app.command("inspect")(spread(inspect.inspect))
 app.command("bench")(spread(bench.bench))
+app.command("prove")(spread(prove.prove))
 app.command("serve")(spread(serve.serve))
 app.command("watch")(watch.watch)

@@ -116,9 +116,10 @@ class Preparer:
         extension = body.speculation or Speculation()
         speculation = self._speculation(extension)
         assert sampling.seed is not None, "drawn before the choices are told apart"
+        owner = tenant if extension.history else f"{tenant}/{secrets.token_hex(8)}"
         requests = []
         for prompt in prompts:
-            request = self.llm.request(prompt, sampling, speculation, _prediction(body), tenant, grammar)
+            request = self.llm.request(prompt, sampling, speculation, _prediction(body), owner, grammar)
             self._bounded("the prompt's tokens", len(request.prompt), self.limits.max_prompt_tokens)
             self.llm.engine.check(request)
             seeds = (choice_seed(sampling.seed, i) for i in range(body.choices))

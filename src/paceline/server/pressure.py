@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
-
 import psutil
 
 from paceline.config import Config
+from paceline.engine.memory import trim
 from paceline.governor.signs import Latch
 from paceline.server.board import BLOCKS, ENGINE, JOURNAL, MEMORY, QUEUE, Board
 from paceline.server.journal import Journal
@@ -32,7 +30,7 @@ class Pressure:
     def look(self, board: Board, snapshot: Snapshot, journal: Journal | None) -> None:
         self._looks += 1
         if self._looks % GIVE_BACK == 0:
-            give_back()
+            trim()  # glibc keeps what passes, texts and connections free, megabytes a minute under load
         board.set(MEMORY, self._memory_text(process_bytes()))
         board.set(BLOCKS, self._blocks_text(snapshot))
         board.set(QUEUE, self._queue_text(snapshot))
@@ -70,16 +68,6 @@ class Pressure:
             f"{snapshot.waiting} requests wait and {self._queue} may; beyond, they are refused (429); "
             "send less, limit keys, or serve from more than one machine"
         )
-
-
-def give_back() -> None:
-    """Return freed memory to the system, where the C library keeps it.
-
-    Passes, texts and connections free blocks of all sizes from several threads; glibc keeps them, some megabytes a
-    minute under load, and the process looks as if it leaked.
-    """
-    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
-        trim(0)
 
 
 def process_bytes() -> int:

@@ -125,6 +125,7 @@ class Speculation(Strict):
     drafters: Texts | None = None
     rule: Rule = "coupled"
     show_draft: bool = False
+    history: bool = True
 
 
 class Body(Strict):

@@ -1,0 +1,1 @@
+"""The rollout gate: does this model, on this machine, keep what speculation promises?"""
