@@ -23,6 +23,7 @@ from wrapped import Wrapped
 
 from paceline.bench.bench import Bench
 from paceline.bench.result import ALL
+from paceline.bench.workloads import asks
 from paceline.bench.workloads import load as load_workload
 from paceline.runners.base import Output, Span, Want
 
@@ -65,9 +66,8 @@ def main() -> None:
 
 
 def one(llm: Any, slowed: Slowed, given: Any, expected: str) -> dict[str, Any]:
-    items = tuple(item for name in CATEGORIES for item in load_workload(name, PROMPTS).items)
-    workload = type(load_workload("chat", 1))("verdicts", items)
-    bench = Bench(llm, workload, listed("plain,off"), sampling(given))
+    asked = [ask for name in CATEGORIES for ask in asks(llm, load_workload(name, PROMPTS), sampling(given))]
+    bench = Bench(llm, "verdicts", asked, listed("plain,off"))
     bench.modes = _Planted(bench.modes, slowed, EXPECTED[expected] * given.slower)  # type: ignore[assignment]
     begin = time.monotonic()
     bench.run([1], ROUNDS, lambda what, done, of: None)

@@ -1,9 +1,8 @@
-"""A workload in several modes: plain decoding and others take turns, timed, counted and compared."""
+"""Prompts in several modes: plain decoding and others take turns, timed, counted and compared."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from paceline.bench.arrivals import Arrivals
 from paceline.bench.memory import Peak
@@ -14,8 +13,7 @@ from paceline.bench.summary import Seen, Summary, noise, pace
 from paceline.bench.synthetic import install
 from paceline.bench.texts import parting
 from paceline.bench.trials import Ask, Say, Turn, interleave, take
-from paceline.bench.workloads import Workload, asks
-from paceline.core.types import SamplingParams, SpeculationParams
+from paceline.core.types import SpeculationParams
 from paceline.engine.llm import LLM
 from paceline.errors import OptionError
 
@@ -28,30 +26,30 @@ class Bench:
     """Holds what was measured, so that whoever is interrupted keeps it.
 
     Args:
+        workload: its name.
+        asks: each with a seed, for texts are compared.
         used: the first one is the reference.
-        sampling: without a seed it gets one: texts are compared.
         arrivals: None keeps as many running as the batch says.
         acceptance: by depth, in the place of the drafters' own; see `synthetic`.
 
     Raises:
-        OptionError: a prompt does not fit, or the modes cannot be compared.
+        OptionError: the modes cannot be compared.
     """
 
     def __init__(
         self,
         llm: LLM,
-        workload: Workload,
+        workload: str,
+        asks: Sequence[Ask],
         used: Sequence[Mode],
-        sampling: SamplingParams,
         arrivals: Arrivals | None = None,
         acceptance: Sequence[float] | None = None,
     ) -> None:
         if len({mode.name for mode in used}) < max(2, len(used)):
             raise OptionError(f"modes are {', '.join(m.name for m in used)}; name two or more, each once")
-        sampling = sampling if sampling.seed is not None else replace(sampling, seed=1)
         self._llm, self._used, self._workload, self._arrivals = llm, tuple(used), workload, arrivals
-        self.asks: list[Ask] = asks(llm, workload, sampling)
-        self.modes = Modes(llm, sampling)
+        self.asks = tuple(asks)
+        self.modes = Modes(llm, self.asks[0].sampling)
         self._acceptance = None if acceptance is None else tuple(acceptance)
         self.seen: list[Seen] = []
         self._said: dict[tuple[int, ...], Turn] = {}
@@ -78,7 +76,7 @@ class Bench:
     def result(self) -> Result:
         """Sum up what there is so far."""
         reference = self._used[0].name
-        summary = Summary(self._workload.name, self.asks, reference, self._arrivals is not None)
+        summary = Summary(self._workload, self.asks, reference, self._arrivals is not None)
         comparisons = summary.comparisons(self.seen)
         turns = [each.turn for each in self.seen]
         kinds = dict.fromkeys((turn.batch, turn.mode) for turn in turns)
@@ -145,4 +143,4 @@ class Bench:
         info = self._llm.engine.target.info
         draft = None if chosen.draft is None or "model" not in chosen.drafters else chosen.draft.source.id
         about = {"model": chosen.target.source.id, "draft": draft, "runner": info.name, "weights": info.weights}
-        return about | {"drafters": ",".join(chosen.drafters), "workload": self._workload.name}
+        return about | {"drafters": ",".join(chosen.drafters), "workload": self._workload}

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.core.types import Completion, Request, SamplingParams, SpeculationParams
+from paceline.drafters.prediction import Prediction
 from paceline.engine.llm import LLM
 from paceline.errors import OptionError
 from paceline.runners.kv import Pool
@@ -113,11 +114,15 @@ class Modes:
         sampling: SamplingParams | None = None,
         prediction: str | None = None,
     ) -> Request:
-        """Return a request of a tenant that has not seen this prompt's answer; a text is asked as a user would."""
+        """Return a request of a tenant that has not seen this prompt's answer; a text is asked as a user would.
+
+        A prediction is left out where the mode has nobody to read it.
+        """
         ids = tuple(self.llm.chat_prompt([{"role": "user", "content": prompt}]) if isinstance(prompt, str) else prompt)
         tenant = f"{mode.name}/{self._asked[mode.name, ids]}"
         self._asked[mode.name, ids] += 1
-        expected = prediction if mode.params.mode != "off" else None
+        reads = mode.params.uses(Prediction.name) and Prediction.name in self.llm.engine.desk.drafters
+        expected = prediction if reads else None
         return self.llm.request(ids, sampling or self.sampling, mode.params, expected, tenant)
 
     def run(

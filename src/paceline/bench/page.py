@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
+from statistics import median
 
 from paceline.bench import files, plots
 from paceline.bench.document import document, facts, figure, heading, paragraph, table
@@ -25,9 +26,12 @@ def write(result: Result, path: Path) -> None:
     files.write(path, page(result))
 
 
-def page(result: Result) -> str:
-    model = str(result.provenance.get("model", "a model"))
-    return document(f"paceline bench: {model}", _parts(result))
+def page(result: Result, title: str | None = None, what: str = "") -> str:
+    """Return the page; what it is about stands below its title."""
+    model = str(result.provenance.get("model") or _flat(result.provenance.get("servers", "a model")))
+    kind = "" if result.synthetic is None else " (synthetic acceptance)"
+    lead = [paragraph(what, "dim")] if what else []
+    return document(title or f"paceline bench: {model}{kind}", [*lead, *_parts(result)])
 
 
 def _parts(result: Result) -> Iterator[str]:
@@ -36,22 +40,24 @@ def _parts(result: Result) -> Iterator[str]:
         rates = ", ".join(f"{rate:g}" for rate in result.synthetic)
         yield paragraph(f"Synthetic acceptance ({rates} by depth): costs are real, acceptance is not.", "warn lead")
         mark = " (synthetic acceptance, no real result)"
-    yield from _verdict(result)
+    yield from _verdict(result, mark)
     yield from _ratios(result, mark)
     yield from _speeds(result, mark)
     yield from _acceptance(result, mark)
     yield from _time(result, mark)
-    yield from _texts(result)
+    yield from _texts(result, mark)
     yield heading("Every cell" + mark)
     yield table(_CELL, map(_cell, result.cells))
     yield heading("Where these numbers come from")
     yield facts((name, _flat(value)) for name, value in result.provenance.items() if value is not None)
 
 
-def _verdict(result: Result) -> Iterator[str]:
+def _verdict(result: Result, mark: str) -> Iterator[str]:
+    if not result.comparisons:
+        yield paragraph("One mode alone: there is nothing to compare it with.", "lead")
     for c in result.comparisons:
         if c.category == ALL and c.mode != "off":
-            text = f"{c.mode}, {c.batch} at a time: {c.verdict}, {_interval(c)} times as fast as {c.against}."
+            text = f"{c.mode}, {c.batch} at a time: {c.verdict}, {_interval(c)} times as fast as {c.against}{mark}."
             yield paragraph(text, f"lead {KINDS[c.verdict]}")
     if result.noise:
         noise = ", ".join(f"±{share:.1%} at {batch}" for batch, share in result.noise.items())
@@ -74,8 +80,8 @@ def _ratios(result: Result, mark: str) -> Iterator[str]:
             groups.setdefault(c.category, {})[c.mode] = Bar(c.ratio, c.low, c.high)
         yield heading(title)
         yield figure(plots.bars(title, "ratio", groups, line=1.0))
-        rows = [(c.category, c.mode, (_interval(c), KINDS[c.verdict]), (c.verdict, KINDS[c.verdict])) for c in mine]
-        yield table(("category", "mode", "ratio, 95 % interval", "verdict"), rows)
+        modes = list(dict.fromkeys(c.mode for c in mine))
+        yield table(("category", *(f"{mode}: ratio, 95 % interval" for mode in modes)), _by_category(mine, modes))
     if len({c.batch for c in result.comparisons}) > 1:
         series: dict[str, list[tuple[float, float]]] = {}
         for c in result.comparisons:
@@ -86,20 +92,30 @@ def _ratios(result: Result, mark: str) -> Iterator[str]:
         yield figure(plots.lines(title, "requests at a time", "ratio", series))
 
 
+def _by_category(comparisons: list[Comparison], modes: list[str]) -> Iterator[tuple[object, ...]]:
+    for category in dict.fromkeys(c.category for c in comparisons):
+        found = {
+            c.mode: (f"{_interval(c)} {c.verdict}", KINDS[c.verdict]) for c in comparisons if c.category == category
+        }
+        yield category, *(found.get(mode, "–") for mode in modes)
+
+
 def _speeds(result: Result, mark: str) -> Iterator[str]:
     for batch in dict.fromkeys(pace.batch for pace in result.paces):
         mine = [pace for pace in result.paces if pace.batch == batch]
         title = f"Tokens a second over each mode's own time, {batch} at a time{mark}"
         ends = {p.mode: list(accumulate([p.stretch_s] * len(p.tokens_per_s))) for p in mine}
+        series = {p.mode: list(zip(ends[p.mode], p.tokens_per_s, strict=True)) for p in mine}
         yield heading(title)
-        yield figure(
-            plots.lines(
-                title,
-                "seconds in steps",
-                "tokens/s",
-                {p.mode: list(zip(ends[p.mode], p.tokens_per_s, strict=True)) for p in mine},
-            )
-        )
+        yield figure(plots.lines(title, "seconds in steps", "tokens/s", series))
+        spread = [(p.mode, *(f"{f(p.tokens_per_s):.1f}" for f in (min, median, max))) for p in mine if p.tokens_per_s]
+        yield table(("mode", "least", "median", "most"), spread)
+        told = [p for p in mine if p.verified_per_step]
+        drafted = {p.mode: list(zip(ends[p.mode], p.verified_per_step, strict=True)) for p in told}
+        if any(y for points in drafted.values() for _, y in points):
+            title = f"Drafted tokens in a pass, of each sequence, {batch} at a time{mark}"
+            yield heading(title)
+            yield figure(plots.lines(title, "seconds in steps", "drafted tokens", drafted, steps=True))
 
 
 def _acceptance(result: Result, mark: str) -> Iterator[str]:
@@ -129,16 +145,16 @@ def _time(result: Result, mark: str) -> Iterator[str]:
         rows = [(name, *(f"{ms:.2f}" for ms in parts.values())) for name, parts in columns.items()]
         yield table(("mode", "target pass, ms", "drafting, ms", "rest, ms"), rows)
     if result.cost_curve:
-        title = "What a pass of the target takes, by rows"
+        title = "What a pass of the target takes, by rows" + mark
         points = [(float(point.rows), point.ms) for point in result.cost_curve]
         yield heading(title)
         yield figure(plots.lines(title, "rows of a pass", "ms", {"target": points}))
         yield table(("rows", "ms"), [(f"{rows:g}", f"{ms:.2f}") for rows, ms in points])
 
 
-def _texts(result: Result) -> Iterator[str]:
+def _texts(result: Result, mark: str) -> Iterator[str]:
     if result.differences:
-        yield heading("Where texts part")
+        yield heading("Where texts part" + mark)
         names = ("mode", "batch", "prompt", "category", "token", "gap in logits")
         yield table(
             names,
@@ -150,8 +166,8 @@ def _texts(result: Result) -> Iterator[str]:
 
 
 _CELL = (
-    "category", "batch", "mode", "prompts", "tokens", "tokens/s", "ms a token p50", "p95", "first token ms p50", "p95",
-    "τ", "accepted", "coverage", "wasted", "peak MiB",
+    "category", "batch", "mode", "prompts", "tokens", "tokens/s", "ms a token, p50", "p95",
+    "first token ms, p50", "p95", "τ", "accepted", "coverage", "wasted", "peak MiB",
 )  # fmt: skip
 
 

@@ -55,6 +55,8 @@ def lines(
         axis.set(xlabel=_safe(xlabel), ylabel=_safe(ylabel))
         if base:
             axis.set_ylim(bottom=0)
+        if all(float(x).is_integer() for points in series.values() for x, _ in points):
+            axis.xaxis.get_major_locator().set_params(integer=True)
         _legend(axis, len(series))
     return svg()
 
@@ -79,6 +81,9 @@ def bars(title: str, ylabel: str, groups: Mapping[str, Mapping[str, Bar]], line:
             axis.errorbar(xs, ys, yerr=reach, fmt="none", ecolor=_INK, elinewidth=1, capsize=2)
         if line is not None:
             axis.axhline(line, color=_INK, linewidth=0.8, linestyle="--")
+        # One wild interval would make all others flat: it leaves the figure, and is in the table.
+        highest = max((bar.value for group in groups.values() for bar in group.values()), default=1.0)
+        axis.set_ylim(0, 1.4 * max(highest, line or 0.0) or 1.0)
         axis.set_xticks(range(len(groups)), [_safe(name) for name in groups], rotation=30, ha="right")
         axis.set(ylabel=_safe(ylabel))
         _legend(axis, len(names))
@@ -95,7 +100,8 @@ def stacks(title: str, ylabel: str, columns: Mapping[str, Mapping[str, float]]) 
             heights = [column.get(part, 0.0) for column in columns.values()]
             axis.bar(range(len(columns)), heights, 0.6, bottom=bottom, label=_safe(part), color=colour)
             bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
-        axis.set_xticks(range(len(columns)), [_safe(name) for name in columns])
+        slanted: dict[str, Any] = {"rotation": 30, "ha": "right"} if len(columns) > 4 else {}
+        axis.set_xticks(range(len(columns)), [_safe(name) for name in columns], **slanted)
         axis.set(ylabel=_safe(ylabel))
         _legend(axis, len(parts))
     return svg()
@@ -126,10 +132,11 @@ def _clean(svg: str, title: str, told: str) -> str:
     """Return an <svg> element that takes the page's colours and says what it shows."""
     body = svg[svg.index("<svg") :].replace(_INK, "currentColor")
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r'<g id="[^"]*"', "<g", body)  # the same in all figures of a page, and named by nobody
     head, rest = body.split(">", 1)
     head = re.sub(r' (width|height)="[^"]*"', "", head)
-    named = f"<title>{escape(title)}</title><desc>{escape(told)}</desc>"
-    return f'{head} role="img" aria-label="{escape(title)}">{named}{rest}'
+    title, told = escape(_printable(title)), escape(_printable(told))
+    return f'{head} role="img" aria-label="{title}"><title>{title}</title><desc>{told}</desc>{rest}'
 
 
 def _told(series: Mapping[str, Points]) -> str:
@@ -139,7 +146,12 @@ def _told(series: Mapping[str, Points]) -> str:
 
 def _safe(text: str) -> str:
     """Return a text that matplotlib takes as it is: a dollar sign would begin a formula."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in text).replace("$", r"\$")
+    return _printable(text).replace("$", r"\$")
+
+
+def _printable(text: str) -> str:
+    """Return a text without characters that no XML may have."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 def _colours(first: int = 0) -> Iterator[str]:

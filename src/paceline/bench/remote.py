@@ -75,6 +75,8 @@ class RemoteBench:
         self._ways, self._workload = tuple(ways), workload
         self._parameters = {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature, "seed": 1}
         self.seen: list[Round] = []
+        self._read: dict[str, str | None] = {}
+        """What each server's /metrics said last."""
         self._predicting: set[str] = set()
         """Ways that take predictions."""
 
@@ -83,6 +85,7 @@ class RemoteBench:
         for way in self._ways:
             say(f"{way.name}: warming up", 0, 1)
             self._warm_up(way)
+            self._read[way.client.url] = _metrics(way.client)
         groups = {batch: grouped([item.category for item in self._workload.items], batch) for batch in batches}
         whole = sum(map(len, groups.values())) * repeat * 2 * len(self._ways)
         for batch, numbers in groups.items():
@@ -118,8 +121,6 @@ class RemoteBench:
         )
 
     def _round(self, way: Way, batch: int, group: tuple[int, ...]) -> Round:
-        before = _metrics(way.client)
-
         def ask(number: int) -> Answer:
             item = self._workload.items[number]
             more = _expecting(item.prediction) if item.prediction and way.name in self._predicting else {}
@@ -127,7 +128,10 @@ class RemoteBench:
 
         with ThreadPoolExecutor(batch) as pool:
             answers = tuple(pool.map(ask, group))
-        said = _published(answers, before, _metrics(way.client))
+        # From one reading to the next: what a server counts a little late is not lost in between.
+        before, after = self._read[way.client.url], _metrics(way.client)
+        self._read[way.client.url] = after
+        said = _published(answers, before, after)
         return Round(way.name, batch, group, answers, said)
 
     def _by(self) -> str:

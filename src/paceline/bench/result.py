@@ -39,6 +39,8 @@ class Cell:
     peak_memory_bytes: int | None
     wasted_share: float | None
     """Share of the time in steps that went into drafts that became no text."""
+    busy_share: float | None = None
+    """Share of the time that went into steps."""
     coverage: float | None = None
     """Drafted per committed token."""
     steps: int | None = None
@@ -110,6 +112,8 @@ class Pace:
     mode: str
     stretch_s: float
     tokens_per_s: tuple[float, ...]
+    verified_per_step: tuple[float, ...] = ()
+    """Drafted tokens in a target pass, of each sequence, on average."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,6 +139,7 @@ def cell(workload: str, category: str, batch: int, mode: str, seen: Sequence[See
         acceptance_rate=report.accepted / report.verified if report.verified else None,
         peak_memory_bytes=max(each.peak_bytes for each in seen),
         wasted_share=report.wasted_ms / in_steps if in_steps else 0.0,
+        busy_share=sum(turn.seconds for turn in turns) / max(1e-9, sum(turn.steps[-1].at for turn in turns)),
         coverage=report.coverage,
         steps=report.steps,
         accepted_at=report.accepted_at,
@@ -157,8 +158,12 @@ def pace(batch: int, mode: str, turns: Sequence[Turn]) -> Pace:
     whole = float(ends[-1])
     stretch = whole / STRETCHES
     places = np.minimum((ends / max(stretch, 1e-9)).astype(int), STRETCHES - 1)
-    tokens = np.bincount(places, weights=[step.tokens for step in steps], minlength=STRETCHES)
-    return Pace(batch, mode, stretch, tuple(float(n / stretch) for n in tokens))
+    tokens, sequences, rows = (
+        np.bincount(places, weights=[getattr(step, name) for step in steps], minlength=STRETCHES)
+        for name in ("tokens", "sequences", "rows")
+    )
+    verified = (rows - sequences) / np.maximum(sequences, 1)
+    return Pace(batch, mode, stretch, tuple((tokens / stretch).tolist()), tuple(verified.tolist()))
 
 
 def _of(turns: Sequence[Turn], mode: str) -> list[Turn]:

@@ -138,7 +138,7 @@ def _local(flags: BenchFlags) -> tuple[Result | None, bool]:
     from paceline.bench.arrivals import Arrivals
     from paceline.bench.bench import Bench
     from paceline.bench.modes import listed
-    from paceline.bench.workloads import load
+    from paceline.bench.workloads import asks, load
     from paceline.cli.progress import Shown
     from paceline.engine.llm import LLM
     from paceline.engine.options import Options
@@ -152,7 +152,7 @@ def _local(flags: BenchFlags) -> tuple[Result | None, bool]:
     with Shown() as progress:
         progress(f"loading {flags.model}", 0, 1)
         llm = LLM.from_options(options, progress)
-        found = Bench(llm, workload, used, sampling, arrivals, rates)
+        found = Bench(llm, workload.name, asks(llm, workload, sampling), used, arrivals, rates)
         try:
             found.run(batches, rounds, progress)
         except KeyboardInterrupt:

@@ -50,12 +50,16 @@ def _hot(llm: LLM, sampling: SamplingParams, prompts: int) -> list[Ask]:
 
 
 def _long(llm: LLM, sampling: SamplingParams, prompts: int) -> list[Ask]:
+    return [Ask("long context", prompt, sampling) for prompt in long_prompts(llm, sampling.max_tokens, prompts)]
+
+
+def long_prompts(llm: LLM, max_tokens: int, prompts: int) -> list[tuple[int, ...]]:
     """Return texts of our own, one after the other up to the wanted length, each prompt from another place."""
-    wanted = min(LONGEST, int(LONG_SHARE * llm.engine.context) - sampling.max_tokens)
+    wanted = min(LONGEST, int(LONG_SHARE * llm.engine.context) - max_tokens)
     texts = [str(item.prompt) for item in load("long").items]
     found = []
     for place in range(prompts):
         joined = "\n\n".join((texts[place:] + texts[:place]) * 8)
         ids = llm.tokenizer.encode(joined)
-        found.append(Ask("long context", tuple(ids[: max(1, wanted)]), sampling))
+        found.append(tuple(ids[: max(1, wanted)]))
     return found

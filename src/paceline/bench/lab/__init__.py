@@ -1,0 +1,1 @@
+"""How speculation fails, on purpose, and what the governor does about it."""
