@@ -79,7 +79,7 @@ def test_every_number_is_in_a_table():
     tables = "".join(re.findall(r"<table>.*?</table>", text, re.DOTALL))
     for number in ("1.234 (1.100–1.400) faster", "51.5", "62.5%", "1.75", "3.1%", "0.500", "12.50", "0.012", "44.0"):
         assert number in tables, number
-    assert text.count("<svg") == 4
+    assert text.count("<svg") == 5
 
 
 def test_it_needs_nothing_else():

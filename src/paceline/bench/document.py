@@ -18,7 +18,8 @@ p { margin: .4rem 0; } .dim { color: var(--dim); } .good { color: var(--good); }
 .lead { font-size: 1.1rem; } .warn { background: var(--note); padding: .6rem .8rem; border-radius: .4rem; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .5rem 0; }
 th, td { padding: .25rem .7rem .25rem 0; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th { color: var(--dim); font-weight: 600; white-space: normal; vertical-align: bottom; } th:first-child, td:first-child { text-align: left; }
+th { color: var(--dim); font-weight: 600; white-space: normal; vertical-align: bottom; }
+th:first-child, td:first-child { text-align: left; }
 figure { margin: .5rem 0; overflow-x: auto; }
 figure svg { display: block; width: 100%; height: auto; min-width: 34rem; max-width: 56rem; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; margin: .5rem 0; }
