@@ -15,7 +15,7 @@ import pytest
 from paceline.core.law import Law
 from paceline.core.tree import EMPTY, Draft
 from paceline.core.types import SpeculationParams
-from paceline.governor.adaptive import ALWAYS, REFRESH, Adaptive
+from paceline.governor.adaptive import ALWAYS, CROWD, LISTEN, QUIET, REFRESH, Adaptive
 from paceline.governor.base import Limit, Outcome, Reason, StepReport
 from paceline.governor.costs import Costs
 from paceline.governor.fixed import asked
@@ -283,7 +283,7 @@ def test_a_drafter_that_is_never_right_is_tried_seldom_and_briefly() -> None:
     adaptive = governor(draft=0.1)
     play(adaptive, Seq(), 100, right=False)
     limits = play(adaptive, Seq(), 2000, right=False)
-    lengths = [limit.by_drafter["model"] for limit in limits]
+    lengths = [limit.by_drafter.get("model", 0) for limit in limits]
     tried = [n for n in lengths if n]
     assert 2 <= len(tried) <= 40
     assert max(tried) <= 2
@@ -393,3 +393,25 @@ def test_the_work_of_a_step_is_small(batch: int, bound: int) -> None:
     step()
     count = calls(step)
     assert 10 < count <= bound
+
+
+def test_a_crowd_of_which_nothing_comes_is_asked_now_and_then() -> None:
+    """Asking takes time that plain decoding does not spend."""
+    adaptive, many = governor(), [Seq(id=i) for i in range(CROWD)]
+    nothing, one = [EMPTY] * CROWD, [chain(1), *[EMPTY] * (CROWD - 1)]
+
+    def heard(seqs: list[Seq]) -> bool:
+        limits = adaptive.plan(seqs)
+        assert len({bool(limit.nodes) for limit in limits}) == 1
+        assert all(limit.nodes or limit.reason for limit in limits)
+        n = len(seqs)
+        observe(adaptive, seqs, nothing[:n], nothing[:n], [1] * n)
+        return bool(limits[0].nodes)
+
+    steps = [heard(many) for _ in range(QUIET + 40)]
+    assert all(steps[:QUIET]) and sum(steps[QUIET:]) == 40 // LISTEN
+    assert all(heard(many[:-1]) for _ in range(20)), "few are always asked"
+    while heard(many):
+        pass
+    observe(adaptive, many, one, one, [2] + [1] * (CROWD - 1))
+    assert heard(many), "something came of it"

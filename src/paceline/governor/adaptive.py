@@ -26,6 +26,11 @@ OVERDRAWN = Reason.ACCOUNT_OVERDRAWN
 REFRESH, HASTE = 16, 4
 """Steps without a plain one before its cost is measured afresh, times this power of the speed-up: where little is
 gained a plain step loses little, and what is taken for a gain may be a plain step that was measured in a bad moment."""
+LISTEN = 4
+"""Of so many steps in which nothing is to be had, drafters are listened to in one: asking them and weighing what they
+say takes time that plain decoding does not spend."""
+CROWD, QUIET = 8, 8
+"""Sequences, and steps in which nothing was verified, from which on nothing is expected of the next."""
 LEARNT_NODES = 64
 """Nodes of a step's drafts that are learnt from; in a large batch one has to suffice for another."""
 
@@ -57,6 +62,8 @@ class Adaptive:
         self._first = 0
         """Of the outcomes, the one that is learnt from first."""
         self._turn = Turn()
+        self._idle = 0
+        """Steps in a row in which nothing was verified."""
 
     @property
     def account(self) -> Account:
@@ -71,10 +78,14 @@ class Adaptive:
         n = max(1, len(seqs))
         self._turn = turn = Turn(n, len(seqs) + prefill_rows, sum(seq.num_tokens for seq in seqs) / n)
         turn.speedup = self.ledger.speedup(seqs)
-        turn.most = self._most if any(self._asked(seq).nodes for seq in seqs) else 0
+        listens = self._listens(n)
+        turn.most = self._most if listens and any(self._asked(seq).nodes for seq in seqs) else 0
         self._measure()
         self.costs.exact = self._is_due()
         turn.closed = self._closed()
+        if not listens:
+            turn.closed = turn.closed or Reason.LOW_ACCEPTANCE
+            return [self._unheard(seq, turn.closed) for seq in seqs]
         turn.barred = {seq.id for seq in seqs if turn.closed == OVERDRAWN or self.ledger.overdrawn(seq)}
         self._costly.begin(turn, self.account)
         free = [] if turn.closed else [seq for seq in seqs if seq.id not in turn.barred]
@@ -116,6 +127,7 @@ class Adaptive:
 
     def observe(self, step: StepReport) -> list[Share]:
         self._costly.observe(step)
+        self._idle = 0 if any(outcome.verified for outcome in step.outcomes) else self._idle + 1
         self._learn(step.outcomes)
         is_ordinary = False
         if step.prefill_rows:
@@ -218,6 +230,15 @@ class Adaptive:
                 reason = reason or self._costly.why(name)
             by_drafter[name], enough = length, max(enough, gain)
         return Limit(limit.nodes, reason, by_drafter, enough, math.inf if seq.tree_room > 0 else PLENTY)
+
+    def _listens(self, sequences: int) -> bool:
+        """Whether drafters are asked in this step: always, but where nothing came of it for long."""
+        nothing = self.account.overdrawn or (sequences >= CROWD and self._idle >= QUIET)
+        return not nothing or self._idle % LISTEN == 0
+
+    def _unheard(self, seq: Drafting, why: Reason) -> Limit:
+        limit = self._asked(seq)
+        return limit if seq.speculation.mode == "always" or not limit.nodes else Limit(0, why)
 
     def _in_shadow(self, limit: Limit, why: Reason) -> Limit:
         """Let drafters guess on that take next to no time, where something can be learnt from it."""
