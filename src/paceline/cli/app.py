@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from paceline import __version__
-from paceline.cli import bench, chat, generate, inspect, lab, prove, serve, watch
+from paceline.cli import bench, chat, generate, inspect, lab, prove, report, serve, tune, watch
 from paceline.cli.options import spread
 
 app = typer.Typer(
@@ -37,5 +37,7 @@ app.command("inspect")(spread(inspect.inspect))
 app.command("bench")(spread(bench.bench))
 app.command("prove")(spread(prove.prove))
 app.command("serve")(spread(serve.serve))
+app.command("tune")(spread(tune.tune))
 app.command("lab")(lab.lab)
+app.command("report")(report.report)
 app.command("watch")(watch.watch)

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from paceline.cli import INTERRUPTED
 from paceline.cli.options import ModelFlags, Text, number, option, whole
@@ -72,7 +72,9 @@ class BenchFlags(ModelFlags):
         from paceline.core.types import SamplingParams
 
         most = whole("max_tokens", self.max_tokens)
-        return SamplingParams(most or MAX_TOKENS, number("temperature", self.temperature) or 0.0, seed=1)
+        return SamplingParams(
+            MAX_TOKENS if most is None else most, number("temperature", self.temperature) or 0.0, seed=1
+        )
 
     def most_prompts(self) -> int | None:
         """Return how many prompts of a category are taken; None is all of them."""
@@ -116,11 +118,10 @@ def bench(flags: BenchFlags) -> int:
 
     Exit code 0: measured, and all texts are the same up to near-ties; 1: one is not. Ctrl-C keeps what there is.
     """
+    from paceline.bench import files
+
     flags.check()
-    paths = [Path(name) for name in (flags.json, flags.html) if name is not None]
-    for path in paths:
-        if not path.absolute().parent.is_dir():
-            raise OptionError(f"{str(path)!r} cannot be written: its directory is not there; make it first")
+    files.require(flags.json, flags.html)
     if flags.html is not None:
         from paceline.bench import plots
 
@@ -183,18 +184,24 @@ def _modes(flags: BenchFlags) -> str:
 
 
 def _show(result: Result, flags: BenchFlags) -> None:
-    """Write the files first: what was measured is not lost if a terminal is."""
-    from paceline.bench import files
+    """Write the files first: what was measured is not lost if a terminal is, nor if a disk is full."""
     from paceline.cli import bench_table
     from paceline.cli.render import Screen
 
-    found: dict[str, Any] = result.as_json()
+    try:
+        _write(result, flags)
+    finally:
+        screen = Screen(file=sys.stdout, highlight=False)
+        for part in bench_table.parts(result):
+            screen.print(part)
+
+
+def _write(result: Result, flags: BenchFlags) -> None:
+    from paceline.bench import files
+
     if flags.json is not None:
-        files.write(Path(flags.json), json.dumps(found, indent=1, ensure_ascii=False))
+        files.write(Path(flags.json), json.dumps(result.as_json(), indent=1, ensure_ascii=False))
     if flags.html is not None:
         from paceline.bench import page
 
         page.write(result, Path(flags.html))
-    screen = Screen(file=sys.stdout, highlight=False)
-    for part in bench_table.parts(result):
-        screen.print(part)

@@ -38,6 +38,7 @@ def lab(
 
     Exit code 1: the governor fell below 0.98 × plain decoding beyond doubt, or a text is another.
     """
+    from paceline.bench import files
     from paceline.bench.lab.scenario import Lab, fallen
     from paceline.bench.lab.scenarios import SCENARIOS
     from paceline.cli.progress import Shown
@@ -49,6 +50,7 @@ def lab(
         return 0
     if scenario not in SCENARIOS:
         raise OptionError(f"scenario is {scenario!r}; allowed: {', '.join(SCENARIOS)}")
+    files.require(json_file, html)
     if html is not None:
         from paceline.bench import plots
 
