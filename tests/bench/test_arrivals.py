@@ -43,7 +43,7 @@ def test_what_is_written(text: str, expected: Arrivals | None) -> None:
     ],
 )
 def test_what_is_none_is_refused(text: str) -> None:
-    with pytest.raises(OptionError, match="arrivals is .*; allowed: closed, poisson:RATE"):
+    with pytest.raises(OptionError, match=r"arrivals is .*; allowed: closed, poisson:RATE"):
         Arrivals.parse(text)
 
 

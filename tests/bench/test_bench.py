@@ -146,25 +146,23 @@ def test_what_is_written_has_the_keys_that_are_promised(monkeypatch: pytest.Monk
     assert found.keys() >= {"provenance", "cells", "comparisons", "text_identical"}
     assert found["provenance"].keys() >= {"argv", "versions", "machine", "model", "date"}
     assert found["provenance"]["model"] == "toy:ngram"
-    cell = set(
-        [
-            "workload",
-            "category",
-            "batch",
-            "mode",
-            "prompts",
-            "tokens",
-            "tokens_per_s",
-            "tpot_ms",
-            "ttft_ms",
-            "acceptance_length",
-            "acceptance_rate",
-            "peak_memory_bytes",
-            "wasted_share",
-        ]
-    )
+    cell = {
+        "workload",
+        "category",
+        "batch",
+        "mode",
+        "prompts",
+        "tokens",
+        "tokens_per_s",
+        "tpot_ms",
+        "ttft_ms",
+        "acceptance_length",
+        "acceptance_rate",
+        "peak_memory_bytes",
+        "wasted_share",
+    }
     assert all(each.keys() >= cell and each["tpot_ms"].keys() == {"p50", "p95"} for each in found["cells"])
-    kept = set(["workload", "category", "batch", "mode", "against", "ratio", "low", "high", "verdict"])
+    kept = {"workload", "category", "batch", "mode", "against", "ratio", "low", "high", "verdict"}
     assert all(each.keys() >= kept for each in found["comparisons"])
     assert found["text_identical"].keys() == {"equal", "prompts", "near_ties", "different"}
     assert {c["category"] for c in found["comparisons"]} == {"a", "b", ALL}

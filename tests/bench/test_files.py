@@ -43,7 +43,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
         return file
 
     monkeypatch.setattr(Path, "open", broken)
-    with pytest.raises(OptionError if number == errno.EIO else DiskFull, match="out.json"):
+    with pytest.raises(OptionError if number == errno.EIO else DiskFull, match=r"out\.json"):
         files.write(path, "half of it")
     assert path.read_text() == "old" and names(tmp_path) == ["out.json"]
 

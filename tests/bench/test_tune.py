@@ -47,7 +47,7 @@ def linear(rows: int) -> float:
 
 def observed(trace: list[tuple[int, int]], draft: float = 0.0) -> Observed:
     verify = sum(linear(1 + verified) for verified, _ in trace)
-    return Observed("a", 1.0, tuple(trace), draft * sum(v for v, _ in trace), verify, 0.0)
+    return Observed("a", 1.0, 1.0, tuple(trace), draft * sum(v for v, _ in trace), verify, 0.0)
 
 
 def test_at_the_known_length_it_is_what_was_seen() -> None:
@@ -63,14 +63,14 @@ def test_a_shorter_length_costs_and_gains_less() -> None:
 
 
 def test_reading_the_prompt_is_paid_once() -> None:
-    seen = Observed("a", 1.0, ((2, 2),) * 4, 4 * 2 * 0.1 + 3.0, 4 * linear(3), 0.0)
+    seen = Observed("a", 1.0, 1.0, ((2, 2),) * 4, 4 * 2 * 0.1 + 3.0, 4 * linear(3), 0.0)
     steps = cut(seen.trace, 1)
     assert steps == [(1, 1), (1, 0)] * 4
     assert ratio(seen, 1, linear, Drafting(0.1, 0.0)) == pytest.approx(12 / (3.0 + 8 * 0.1 + 8 * linear(2)))
 
 
 def test_categories_stand_alone_and_count_alike() -> None:
-    seen = [observed([(1, 1)] * 5), *[Observed("b", 1.0, ((1, 0),) * 5, 0.0, 5 * linear(2), 0.0)] * 3]
+    seen = [observed([(1, 1)] * 5), *[Observed("b", 1.0, 1.0, ((1, 0),) * 5, 0.0, 5 * linear(2), 0.0)] * 3]
     found = predicted(seen, 1, linear, Drafting(0, 0))
     assert found["a"].ratio == pytest.approx(2 / 1.1) and found["b"].ratio == pytest.approx(1 / 1.1)
     assert over_all(found) == pytest.approx(math.sqrt(2) / 1.1)
@@ -82,7 +82,8 @@ def test_larger_batches_pay_for_their_rows() -> None:
     ratios = [at_batch(seen, 4, batch, linear, Drafting(0, 0), batch) for batch in (1, 4, 16)]
     assert ratios[0] == pytest.approx(3 / linear(5))
     assert ratios == sorted(ratios, reverse=True)
-    flat = [at_batch(seen, 4, batch, lambda rows: 1.0, Drafting(0, 0), batch) for batch in (1, 16)]
+    level = [Observed("a", 1.0, 1.0, ((4, 2),) * 10, 0.0, 10.0, 0.0)]
+    flat = [at_batch(level, 4, batch, lambda rows: 1.0, Drafting(0, 0), batch) for batch in (1, 16)]
     assert flat == pytest.approx([3.0, 3.0])
 
 

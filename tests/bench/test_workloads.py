@@ -228,5 +228,5 @@ class TestAsked:
 
     def test_half_a_character_is_named(self, llm: LLM, tmp_path: Path) -> None:
         found = load(f"jsonl:{lines(tmp_path, {'prompt': 'fine'}, {'prompt': HALF})}")
-        with pytest.raises(OptionError, match="prompt 2 of jsonl:prompts.jsonl cannot be asked"):
+        with pytest.raises(OptionError, match=r"prompt 2 of jsonl:prompts\.jsonl cannot be asked"):
             asks(llm, found, SamplingParams(8))

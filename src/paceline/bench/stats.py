@@ -52,8 +52,8 @@ def compare(groups: Mapping[str, Sequence[Sequence[float]]]) -> Ratio:
     Of each group the median of its turns counts: a hiccup of the machine hits one of them. Categories are strata:
     groups are drawn within each. As few draws from few groups spread too little, their deviations are widened by
     √(n / (n − 1)), and the whole by Student's quantile (Efron and Tibshirani, An Introduction to the Bootstrap, §11.5
-    and §12.5), with Satterthwaite's degrees of freedom: a category of two groups may be most of the variance. A category
-    of one group is drawn from its turns.
+    and §12.5), with Satterthwaite's degrees of freedom: a category of two groups may be most of the variance. One of a
+    single group is drawn from its turns.
 
     Args:
         groups: by category, of each group the ratios of its turns, all positive.

@@ -44,7 +44,8 @@ def vllm(draft: str | None, lengths: Sequence[tuple[int, int]]) -> str:
 
 
 def sglang(draft: str | None, lengths: Sequence[tuple[int, int]]) -> str:
-    """Return SGLang's flags; empty where nothing pays. Its adaptive tiers stand in a file, which is the last line."""
+    """Return SGLang's flags for one request at a time; empty where nothing pays. It has a length of its own for batches
+    only with adaptive tiers, which stand in a file: see its documentation."""
     deepest = max((length for _, length in lengths), default=0)
     if not deepest:
         return ""

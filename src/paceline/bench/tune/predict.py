@@ -27,6 +27,8 @@ class Observed:
     category: str
     plain_s: float
     """A token, decoded plainly."""
+    plain_pass_s: float
+    """The target's pass of it."""
     trace: tuple[tuple[int, int], ...]
     """(verified, accepted) of each step."""
     draft_s: float
@@ -76,15 +78,36 @@ def cut(trace: Sequence[tuple[int, int]], length: int) -> list[tuple[int, int]]:
 
 def ratio(seen: Observed, length: int, curve: Seconds, drafting: Drafting) -> float:
     """Return how many times as fast drafts of a length are on one prompt."""
-    steps = cut(seen.trace, length)
+    steps, passes = cut(seen.trace, length), scaled(seen, curve)
     tokens = sum(accepted + 1 for _, accepted in steps)
-    scale = seen.verify_s / sum(curve(1 + verified) for verified, _ in seen.trace)
-    passes = scale * sum(curve(1 + verified) for verified, _ in steps)
-    drafted = sum(verified for verified, _ in seen.trace)
-    at_first = max(0.0, seen.draft_s - drafting.token_s * drafted - drafting.step_s * len(seen.trace))
-    drafts = at_first + drafting.token_s * sum(verified for verified, _ in steps) + drafting.step_s * len(steps)
     rest = seen.other_s / len(seen.trace) * len(steps)
-    return seen.plain_s * tokens / (passes + drafts + rest)
+    took = sum(passes(1 + verified) for verified, _ in steps) + drafts(seen, steps, drafting) + rest
+    return seen.plain_s * tokens / took
+
+
+def scaled(seen: Observed, curve: Seconds) -> Seconds:
+    """Return a curve that agrees with the passes that were seen, plain ones and those of the deepest drafts.
+
+    Between the two what they took beyond the curve (rows that change from pass to pass, above all) grows with the rows.
+    """
+    least, most = 1, 1 + max(verified for verified, _ in seen.trace)
+    low = seen.plain_pass_s / curve(1)
+    high = seen.verify_s / sum(curve(1 + verified) for verified, _ in seen.trace)
+
+    def seconds(rows: int) -> float:
+        share = min(1.0, (rows - least) / (most - least)) if most > least else 1.0
+        return curve(rows) * (low + (high - low) * share)
+
+    return seconds
+
+
+def drafts(seen: Observed, steps: Sequence[tuple[int, int]], drafting: Drafting) -> float:
+    """Return what drafting would have taken; what was read at first is paid once, whatever the length."""
+    drafted = sum(verified for verified, _ in seen.trace)
+    left = max(0.0, seen.draft_s - drafting.step_s * len(seen.trace))
+    token_s = min(drafting.token_s, left / drafted) if drafted else 0.0
+    at_first = left - token_s * drafted
+    return at_first + token_s * sum(verified for verified, _ in steps) + drafting.step_s * len(steps)
 
 
 def predicted(
@@ -118,12 +141,12 @@ def at_batch(
     """
     logs = []
     for each in seen:
-        steps = cut(each.trace, length)
+        steps, passes = cut(each.trace, length), scaled(each, curve)
         tokens = sum(accepted + 1 for _, accepted in steps) / len(steps)
         verified = sum(v for v, _ in steps) / len(steps)
-        scale = each.verify_s / sum(curve(1 + v) for v, _ in each.trace)
         rest = each.other_s / len(each.trace) * batch
-        plain = max(each.plain_s - scale * curve(1), 0.0) * batch + scale * curve(batch)
-        drafts = draft_growth * (drafting.token_s * verified + drafting.step_s)
-        logs.append(math.log(tokens * plain / (scale * curve(round(batch * (1 + verified))) + drafts + rest)))
+        alone = each.plain_pass_s / curve(1)
+        plain = max(each.plain_s - each.plain_pass_s, 0.0) * batch + alone * curve(batch)
+        drafting_s = draft_growth * (drafting.token_s * verified + drafting.step_s)
+        logs.append(math.log(tokens * plain / (passes(round(batch * (1 + verified))) + drafting_s + rest)))
     return math.exp(sum(logs) / len(logs))

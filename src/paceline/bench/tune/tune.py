@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from paceline.bench.tune.predict import WORTH, Drafting, Observed, Predicted, Se
 from paceline.bench.workloads import Workload, fitting
 from paceline.core.types import Completion, SamplingParams
 from paceline.engine.llm import LLM
+from paceline.governor.costs import Costs
 
 DEEPEST = 8
 """The length of the run from which the others are predicted."""
@@ -107,12 +109,14 @@ class Tuner:
         self._modes.warm_up([PLAIN, mode])
         turns = list(interleave(self._modes, self._asks, [PLAIN, mode], 1, 1, say))
         seen = self._observed(turns, mode.name)
-        curve, drafting = self._curve(), self._drafting(drafter, seen)
+        with self._modes.turn(mode):  # what this very run has learnt of costs
+            costs = copy.deepcopy(self._llm.engine.governor.costs)
+        curve, drafting = passes(costs), _drafting(costs, drafter, seen)
         choices = []
         for length in LENGTHS:
             found = predicted(seen, length, curve, drafting)
             choices.append(Choice(drafter, self._named(drafter), length, over_all(found), found))
-        by_batch = [(batch, *self._at(seen, drafter, drafting, batch)) for batch in BATCHES]
+        by_batch = [(batch, *_at(costs, seen, drafter, drafting, batch)) for batch in BATCHES]
         return Candidate(drafter, self._named(drafter), self._memory(drafter), tuple(choices), tuple(by_batch))
 
     def check(self, choice: Choice, say: Say) -> dict[str, Ratio]:
@@ -140,34 +144,14 @@ class Tuner:
             # The first step belongs to the prompt: its pass read that, and what it took is not decoding.
             traces = [each.speculation.trace[1:] for each in done]
             parts = [sum(getattr(each.speculation, f"{p}_ms") for each in done) / 1e3 for p in PARTS]
+            plainly = [turn.done[0].speculation for turn in plain]
+            pass_s = sum(each.verify_ms for each in plainly) / 1e3 / sum(each.steps for each in plainly)
             whole = sum(turn.decode_s for turn in mine)
             scale = whole / max(sum(parts), 1e-9)
             trace = tuple((step.verified, step.accepted) for steps in traces for step in steps)
             if trace:
-                found.append(Observed(ask.category, plain_s, trace, *(part * scale for part in parts)))
+                found.append(Observed(ask.category, plain_s, pass_s, trace, *(part * scale for part in parts)))
         return found
-
-    def _curve(self) -> Seconds:
-        """Return what passes take: more rows never less, where it seems so those with fewer met a bad moment."""
-        costs = self._llm.engine.governor.costs
-        seconds = np.array([costs.forward(rows) for rows in range(1, MOST_ROWS + 1)])
-        seconds = np.minimum.accumulate(seconds[::-1])[::-1]
-        return lambda rows: float(seconds[min(rows, MOST_ROWS) - 1])
-
-    def _drafting(self, drafter: str, seen: Sequence[Observed]) -> Drafting:
-        steps = sum(len(each.trace) for each in seen)
-        if drafter in COSTLY:
-            return Drafting(self._llm.engine.governor.costs.draft(drafter, 1), 0.0)
-        return Drafting(0.0, sum(each.draft_s for each in seen) / max(1, steps))
-
-    def _at(self, seen: Sequence[Observed], drafter: str, drafting: Drafting, batch: int) -> tuple[int, float]:
-        costs = self._llm.engine.governor.costs
-        alone = costs.draft(drafter, 1) if drafter in COSTLY else 0.0
-        growth = costs.draft(drafter, batch) / alone if alone else float(batch)
-        curve = self._curve()
-        ratios = {n: at_batch(seen, n, batch, curve, drafting, growth) for n in LENGTHS}
-        best = max(ratios, key=lambda n: ratios[n])
-        return (best, ratios[best]) if ratios[best] >= WORTH else (0, ratios[best])
 
     def _named(self, drafter: str) -> str | None:
         return self._draft if drafter == "model" else None
@@ -177,6 +161,32 @@ class Tuner:
         if plan is None:
             return None
         return plan.draft_weights + plan.draft_kv if drafter in COSTLY else plan.remembered
+
+
+def passes(costs: Costs) -> Seconds:
+    """Return what passes take, filled up as the engine fills them: more rows never less, where it seems so those with
+    fewer met a bad moment."""
+    costs.disturb()
+    ran = [costs.steady(rows, plain=rows == 1) for rows in range(1, MOST_ROWS + 1)]
+    seconds = np.array([costs.forward(rows) for rows in ran])
+    seconds = np.minimum.accumulate(seconds[::-1])[::-1]
+    return lambda rows: float(seconds[min(rows, MOST_ROWS) - 1])
+
+
+def _drafting(costs: Costs, drafter: str, seen: Sequence[Observed]) -> Drafting:
+    if drafter in COSTLY:
+        return Drafting(costs.draft(drafter, 1), 0.0)
+    return Drafting(0.0, sum(each.draft_s for each in seen) / max(1, sum(len(each.trace) for each in seen)))
+
+
+def _at(costs: Costs, seen: Sequence[Observed], drafter: str, drafting: Drafting, batch: int) -> tuple[int, float]:
+    """Return the best length at a batch size, 0 where none pays, and its ratio."""
+    alone = costs.draft(drafter, 1) if drafter in COSTLY else 0.0
+    growth = costs.draft(drafter, batch) / alone if alone else float(batch)
+    curve = passes(costs)
+    ratios = {n: at_batch(seen, n, batch, curve, drafting, growth) for n in LENGTHS}
+    best = max(ratios, key=lambda n: ratios[n])
+    return (best, ratios[best]) if ratios[best] >= WORTH else (0, ratios[best])
 
 
 def advice(model: str, candidates: Sequence[Candidate], checked: dict[str, Ratio]) -> Advice:

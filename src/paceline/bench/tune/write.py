@@ -22,6 +22,6 @@ def toml(found: Advice) -> str:
     if found.pays:
         if best.draft is not None:
             lines.append(f"draft = {json.dumps(best.draft)}")
-        lines.append(f"max_draft = {max(2 * best.length, best.length + 2)}")
+        lines.append(f"max_draft = {min(2 * best.length, 16)}  # up to; `auto` drafts what pays")
     lines += ["", "[speculation]", f'mode = "{"auto" if found.pays else "off"}"', ""]
     return "\n".join(lines)
