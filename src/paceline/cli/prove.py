@@ -54,20 +54,21 @@ def prove(flags: ProveFlags) -> int:
 
     Exit code 0: all hold; 1: something does not; 2: it could not run.
     """
-    from paceline.bench.prove.prove import QUICK, Effort, Prove
+    from paceline.bench import files
+    from paceline.bench.prove import prove as proving
     from paceline.cli.progress import Shown
     from paceline.config import Config
     from paceline.engine.llm import LLM
 
-    for name in (flags.json, flags.html):
-        if name is not None and not Path(name).absolute().parent.is_dir():
-            raise OptionError(f"{name!r} cannot be written: its directory is not there; make it first")
+    files.require(flags.json, flags.html)
     config = Config.load(flags.config) if flags.config is not None else Config()
     options = flags.engine_options(config)
     again = shlex.join(["paceline", *sys.argv[1:]])
     with Shown() as progress:
         progress(f"loading {options.model}", 0, 1)
-        found = Prove(LLM.from_options(options, progress), config, QUICK if flags.quick else Effort(), again)
+        llm = LLM.from_options(options, progress)
+        effort = proving.QUICK if flags.quick else proving.Effort()
+        found = proving.Prove(llm, config, effort, again)
         with suppress(KeyboardInterrupt):
             found.run(progress)
     report = found.report()
@@ -78,10 +79,15 @@ def prove(flags: ProveFlags) -> int:
 
 
 def _show(report: Report, flags: ProveFlags) -> None:
-    from rich.text import Text
+    """Write the files first: what was found is not lost if a terminal is, nor if a disk is full."""
+    try:
+        _write(report, flags)
+    finally:
+        _print(report)
 
+
+def _write(report: Report, flags: ProveFlags) -> None:
     from paceline.bench import files
-    from paceline.cli.render import Screen
 
     if flags.json is not None:
         files.write(Path(flags.json), json.dumps(report.as_json(), indent=1, ensure_ascii=False))
@@ -89,6 +95,13 @@ def _show(report: Report, flags: ProveFlags) -> None:
         from paceline.bench.prove import page
 
         files.write(Path(flags.html), page.page(report))
+
+
+def _print(report: Report) -> None:
+    from rich.text import Text
+
+    from paceline.cli.render import Screen
+
     screen = Screen(file=sys.stdout, highlight=False)
     for check in report.checks:
         word, style = SIGNS[check.verdict]

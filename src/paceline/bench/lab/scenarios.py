@@ -64,7 +64,8 @@ def crowd(llm: LLM, asks: Sequence[Ask]) -> None:
     """Take KV blocks away until there are only as many as plain decoding needs."""
     pool, size = llm.engine.pool, llm.engine.pool.block_size
     longest = sorted((len(ask.prompt) + ask.sampling.max_tokens for ask in asks), reverse=True)[: max(CROWD.batches)]
-    needed = sum(-(-tokens // size) for tokens in longest)
+    whole = -(-llm.engine.context // size)  # a request alone always finds room: admission counts on it
+    needed = max(whole, sum(-(-tokens // size) for tokens in longest))
     slot = pool.open([], shared=0)
     pool.reserve(slot, max(0, pool.available - needed) * size)
 
