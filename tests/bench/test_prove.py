@@ -57,20 +57,20 @@ def test_right_texts_hold(llm: LLM) -> None:
 
 
 def test_one_wrong_token_in_two_thousand_is_found(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    dice, counted = random.Random(1), Counter[str]()
+    counted = Counter[str]()
 
     def trusting(rule: Any, draft: Any, choices: Any, noise: Any, position: int) -> Verdict:
         right = rules.verify(rule, draft, choices, noise, position)
         counted["tokens"] += 1 + len(right.path)
-        if draft and not right.path and dice.random() < 1 / 600:
+        if draft and not right.path and counted["tokens"] > 2000 * (1 + counted["wrong"]):
             counted["wrong"] += 1
             return Verdict((0,), choices(1, (draft.tokens[0],)).draw(noise.target(position + 1)))
         return right
 
     monkeypatch.setattr(engines, "verify", trusting)
-    check = compared(llm, 80)
+    check = compared(llm, 60)
     assert check.verdict == "fails"
-    assert 0 < counted["wrong"] < counted["tokens"] / 1500, "few of them were wrong"
+    assert 0 < counted["wrong"] <= counted["tokens"] / 2000
     assert "parts at token" in check.detail[0]
 
 
