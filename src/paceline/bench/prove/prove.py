@@ -120,7 +120,7 @@ class Prove:
 
     def _speed(self, say: Say) -> None:
         sampling = SamplingParams(self._effort.timed_tokens, seed=1)
-        asked = fitting(self._llm, load("ours", self._effort.timed), sampling)
+        asked = fitting(self._llm, load("short", self._effort.timed), sampling)
         for batch in self._batches():
             mixed = [replace(ask, category="all") for ask in asked]
             self._measure("our prompts", mixed, batch, say)

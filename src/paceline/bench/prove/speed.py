@@ -10,7 +10,7 @@ from paceline.bench.prove.checks import Check
 from paceline.bench.stats import Ratio, compare
 from paceline.bench.trials import Ask, Say, Turn, grouped, take
 
-LEAST_ROUNDS, MOST_ROUNDS = 2, 6
+LEAST_ROUNDS, MOST_ROUNDS = 1, 4
 
 
 @dataclass(slots=True)
@@ -44,15 +44,15 @@ class Speed:
             self.rounds += 1
 
     def ratio(self) -> Ratio:
-        """Of all prompts together: a category of its own each would need more of them."""
-        groups = []
+        """Of these very prompts: each is a stratum, and the interval is that of its turns, not of other prompts."""
+        strata: dict[str, list[list[float]]] = {}
         for numbers in dict.fromkeys(turn.numbers for turn in self.turns):
             mine = [turn for turn in self.turns if turn.numbers == numbers]
             plain, auto = ([t.a_token_s for t in mine if t.mode == mode.name] for mode in (PLAIN, AUTO))
             ratios = [p / a for p, a in zip(plain, auto, strict=False) if p and a]
             if ratios:
-                groups.append(ratios)
-        return compare({self.name: groups})
+                strata[str(numbers)] = [ratios]
+        return compare(strata)
 
     def check(self, again: str) -> Check:
         r = self.ratio()
