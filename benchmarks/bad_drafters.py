@@ -24,9 +24,9 @@ import numpy as np
 from common import progress, provenance, read_prompts, write_json
 from modes import PLAIN, Mode, Modes, arguments, load, sampling
 from trials import ALL, Trial, cell
-from wrapped import Wrapped
 
 from paceline import SpeculationParams
+from paceline.bench.wrapped import Wrapped
 from paceline.core.tree import Draft
 from paceline.drafters.base import Seen, SequenceView
 from paceline.drafters.model import ModelDrafter

@@ -28,9 +28,9 @@ import plots
 from common import progress, provenance, write_json
 from modes import AUTO, arguments
 from watch import Step, Watch
-from wrapped import Wrapped
 
 from paceline import SamplingParams
+from paceline.bench.wrapped import Wrapped
 from paceline.core.tree import EMPTY, Draft
 from paceline.core.types import Request
 from paceline.drafters.base import Seen, SequenceView

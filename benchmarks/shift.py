@@ -28,9 +28,9 @@ from common import geometric, progress, provenance, write_json
 from modes import AUTO, PLAIN, Modes, arguments, load, one, sampling
 from trials import Trial
 from watch import Step, Watch
-from wrapped import Wrapped
 
 from paceline import LLM, SamplingParams
+from paceline.bench.wrapped import Wrapped
 from paceline.runners.base import Output, Runner, Span, Want
 
 FILE = Path(__file__).with_name("shift") / "ferry.py"

@@ -19,12 +19,12 @@ from typing import Any
 
 from common import progress, provenance, write_json
 from modes import Mode, Modes, arguments, listed, load, sampling
-from wrapped import Wrapped
 
 from paceline.bench.bench import Bench
 from paceline.bench.result import ALL
 from paceline.bench.workloads import asks
 from paceline.bench.workloads import load as load_workload
+from paceline.bench.wrapped import Wrapped
 from paceline.runners.base import Output, Span, Want
 
 CATEGORIES = ("chat", "code", "maths", "creative")

@@ -105,9 +105,9 @@ def test_a_run_at_one_length_foresees_the_steps_of_another(length: int) -> None:
 
 def advice(ratio: float, by_batch: tuple[tuple[int, int, float], ...] = ((1, 4, 1.5), (8, 0, 0.9))) -> Advice:
     from paceline.bench.provenance import provenance
-    from paceline.bench.tune.predict import Predicted
+    from paceline.bench.stats import Ratio
 
-    choice = Choice("model", "dir/draft", 4, ratio, {"code": Predicted(ratio, ratio - 0.1, ratio + 0.1)})
+    choice = Choice("model", "dir/draft", 4, ratio, {"code": Ratio(ratio, ratio - 0.1, ratio + 0.1)})
     return Advice(provenance(), "dir/target", (Candidate("model", "dir/draft", 1 << 20, (choice,), by_batch),), {})
 
 

@@ -13,8 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from paceline.bench import published
 from paceline.bench.client import Answer, Client
 from paceline.bench.modes import listed
@@ -256,8 +254,8 @@ def _cell(workload: str, category: str, rounds: Sequence[Round]) -> Cell:
         prompts=len({number for each in rounds for number in each.numbers}),
         tokens=tokens,
         tokens_per_s=sum(each.decode_tokens for each in rounds) / max(1e-9, sum(each.decode_s for each in rounds)),
-        tpot_ms=_spread([a.decode_s / (a.tokens - 1) for a in answers if a.tokens > 1]),
-        ttft_ms=_spread([a.ttft_s for a in answers]),
+        tpot_ms=Spread.of([1e3 * a.decode_s / (a.tokens - 1) for a in answers if a.tokens > 1]),
+        ttft_ms=Spread.of([1e3 * a.ttft_s for a in answers]),
         acceptance_length=sums.acceptance_length,
         acceptance_rate=sums.acceptance_rate,
         peak_memory_bytes=None,
@@ -269,13 +267,6 @@ def _cell(workload: str, category: str, rounds: Sequence[Round]) -> Cell:
         verify_ms=sums.verify_ms,
         other_ms=sums.other_ms,
     )
-
-
-def _spread(seconds: Sequence[float]) -> Spread:
-    if not seconds:
-        return Spread(0.0, 0.0)
-    p50, p95 = np.quantile(seconds, [0.5, 0.95]) * 1e3
-    return Spread(float(p50), float(p95))
 
 
 def _parting(a: str, b: str) -> int:

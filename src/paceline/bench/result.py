@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
+
+import numpy as np
 
 Verdict = Literal["faster", "same", "slower"]
 ALL = "all"
@@ -15,6 +17,14 @@ ALL = "all"
 class Spread:
     p50: float
     p95: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self:
+        """Return the quantiles of values, 0 where there are none."""
+        if not values:
+            return cls(0.0, 0.0)
+        p50, p95 = np.quantile(values, [0.5, 0.95])
+        return cls(float(p50), float(p95))
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,8 +127,8 @@ def cell(workload: str, category: str, batch: int, mode: str, seen: Sequence[See
         prompts=len({number for turn in turns for number in turn.numbers}),
         tokens=sum(turn.tokens for turn in turns),
         tokens_per_s=sum(turn.decode_tokens for turn in turns) / max(1e-9, sum(turn.decode_s for turn in turns)),
-        tpot_ms=_spread([_tpot_ms(each) for each in done if len(each.token_ids) > 1]),
-        ttft_ms=_spread(
+        tpot_ms=Spread.of([_tpot_ms(each) for each in done if len(each.token_ids) > 1]),
+        ttft_ms=Spread.of(
             [
                 each.timings.time_to_first_token_ms + waited * 1e3
                 for turn in turns
@@ -189,13 +189,6 @@ def _latencies(turn: Turn) -> list[float]:
 
 def _tpot_ms(done: Completion) -> float:
     return done.timings.decode_ms / (len(done.token_ids) - 1)
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    if not values:
-        return Spread(0.0, 0.0)
-    p50, p95 = np.quantile(values, [0.5, 0.95])
-    return Spread(float(p50), float(p95))
 
 
 def _drafters(report: SpeculationReport) -> Mapping[str, Mapping[str, float]]:

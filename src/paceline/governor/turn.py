@@ -11,8 +11,6 @@ import numpy as np
 from paceline.governor.base import Reason
 from paceline.governor.costs import Costs
 
-WEIGHED = 64
-"""Drafted rows of a step that are weighed one by one; beyond, each is worth what these are on average."""
 TEMPER = 0.5
 """Power of the speed-up by which a token is worth less than a plain one's time."""
 
@@ -73,8 +71,7 @@ class Turn:
     def _weigh(self, costs: Costs, drafters: Sequence[str]) -> None:
         n, most = self.sequences, self.most
         self.draft_s = {name: costs.draft(name, n, self.context) for name in drafters}
-        more = min(most * n, max(most, WEIGHED))
-        last = self.rows + more
+        last = self.rows + most * n
         if self.rows > n:  # prompts' rows, most of them, have less to look back at
             rows = np.arange(self.rows, last + 1)
             passes = costs.target.many(rows, self.context * (rows - (self.rows - n)) / rows)
@@ -84,7 +81,7 @@ class Turn:
         passes = np.minimum.accumulate(passes[::-1])[::-1]
         self.passes, tokens = passes.tolist(), (passes - passes[0]) / self.price
         self.tokens = tokens.tolist()
-        counts = np.array([*range(2, most), most, more])
+        counts = np.array([*range(2, most), most, most * n])
         self.row = float((tokens[counts] / counts).min())
 
     @property
@@ -105,7 +102,8 @@ class Turn:
         last = len(self.tokens) - 1
         if more <= last:
             return self.tokens[more]
-        return self.tokens[last] * more / last if last else 0.0  # by the whole: between two rows there may be a stair
+        # A request asks for more than the engine's most.
+        return self.tokens[last] + (more - last) * (self.tokens[last] - self.tokens[last - 1])
 
     def worth(self, survivals: Sequence[float], taken: int = 0) -> tuple[int, float]:
         """Return how many nodes to verify, in this order, for the most tokens less time at its price, and how much.

@@ -12,9 +12,10 @@ from paceline.bench.modes import PLAIN, Modes
 from paceline.bench.prove.traffic import NICHE, long_prompts
 from paceline.bench.trials import Ask, take
 from paceline.bench.workloads import fitting, load
+from paceline.bench.wrapped import Wrapped
 from paceline.core.types import SamplingParams
 from paceline.engine.llm import LLM
-from paceline.runners.base import Output, Runner, Span, Want
+from paceline.runners.base import Output, Span, Want
 
 EASY, HARD = "copying", "maths and niche syntax"
 EAGER = {"drafters": ("suffix", "lookup", "recycle")}
@@ -57,7 +58,7 @@ def wrong(llm: LLM, asks: Sequence[Ask]) -> None:
 
 def cliff(llm: LLM, asks: Sequence[Ask]) -> None:
     """Let passes of more than so many rows take twice as long."""
-    llm.engine.target = Cliff(llm.engine.target)  # type: ignore[assignment]
+    llm.engine.target = Cliff(llm.engine.target)
 
 
 def crowd(llm: LLM, asks: Sequence[Ask]) -> None:
@@ -70,18 +71,8 @@ def crowd(llm: LLM, asks: Sequence[Ask]) -> None:
     pool.reserve(slot, max(0, pool.available - needed) * size)
 
 
-class Cliff:
-    """A runner in front of another, with a cost curve that jumps."""
-
-    def __init__(self, inner: Runner) -> None:
-        self._inner = inner
-
-    @property
-    def info(self) -> object:
-        return self._inner.info
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
+class Cliff(Wrapped):
+    """A runner whose cost curve jumps."""
 
     def forward(self, spans: Sequence[Span], want: Want = Want()) -> Output:
         begin = time.perf_counter()

@@ -11,9 +11,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
+from paceline.bench.stats import Ratio, geometric
 
-DRAWS = 1000
 WORTH = 1.02
 """Ratio from which on speculation is worth its trouble."""
 Seconds = Callable[[int], float]
@@ -50,15 +49,6 @@ class Drafting:
 
     token_s: float
     step_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Predicted:
-    """A ratio to plain decoding, with a 95 % interval by bootstrap over prompts."""
-
-    ratio: float
-    low: float
-    high: float
 
 
 def cut(trace: Sequence[tuple[int, int]], length: int) -> list[tuple[int, int]]:
@@ -110,23 +100,15 @@ def drafts(seen: Observed, steps: Sequence[tuple[int, int]], drafting: Drafting)
     return at_first + token_s * sum(verified for verified, _ in steps) + drafting.step_s * len(steps)
 
 
-def predicted(
-    seen: Sequence[Observed], length: int, curve: Seconds, drafting: Drafting, seed: int = 0
-) -> dict[str, Predicted]:
+def predicted(seen: Sequence[Observed], length: int, curve: Seconds, drafting: Drafting) -> dict[str, Ratio]:
     """Return each category's ratio."""
-    logs: dict[str, list[float]] = {}
+    ratios: dict[str, list[float]] = {}
     for each in seen:
-        logs.setdefault(each.category, []).append(math.log(ratio(each, length, curve, drafting)))
-    rng = np.random.default_rng(seed)
-    found = {}
-    for category, values in logs.items():
-        draws = np.exp(rng.choice(values, (DRAWS, len(values))).mean(1))
-        low, high = np.quantile(draws, [0.025, 0.975])
-        found[category] = Predicted(float(np.exp(np.mean(values))), float(low), float(high))
-    return found
+        ratios.setdefault(each.category, []).append(ratio(each, length, curve, drafting))
+    return {category: Ratio(**geometric(values)) for category, values in ratios.items()}
 
 
-def over_all(by_category: Mapping[str, Predicted]) -> float:
+def over_all(by_category: Mapping[str, Ratio]) -> float:
     """Return the geometric mean over categories."""
     return math.exp(sum(math.log(each.ratio) for each in by_category.values()) / len(by_category))
 

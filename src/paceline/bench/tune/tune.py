@@ -12,8 +12,9 @@ import numpy as np
 from paceline.bench.modes import PLAIN, Mode, Modes
 from paceline.bench.provenance import provenance
 from paceline.bench.stats import Ratio, compare
+from paceline.bench.synthetic import COSTLY
 from paceline.bench.trials import Ask, Say, Turn, interleave
-from paceline.bench.tune.predict import WORTH, Drafting, Observed, Predicted, Seconds, at_batch, over_all, predicted
+from paceline.bench.tune.predict import WORTH, Drafting, Observed, Seconds, at_batch, over_all, predicted
 from paceline.bench.workloads import Workload, fitting
 from paceline.core.types import Completion, SamplingParams
 from paceline.engine.llm import LLM
@@ -23,7 +24,6 @@ DEEPEST = 8
 """The length of the run from which the others are predicted."""
 LENGTHS = (1, 2, 3, 4, 6, 8)
 BATCHES = (1, 2, 4, 8, 16, 32)
-COSTLY = ("model", "heads")
 PARTS = ("draft", "verify", "other")
 MOST_ROWS = 32 * (1 + 8)
 """Of a pass that is asked about."""
@@ -39,7 +39,7 @@ class Choice:
     length: int
     ratio: float
     """Over all categories, as their geometric mean."""
-    by_category: dict[str, Predicted]
+    by_category: dict[str, Ratio]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A runner that a script puts another in front of."""
+"""A runner in front of another."""
 
 from __future__ import annotations
 
